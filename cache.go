@@ -13,62 +13,53 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// PodCache is a pod status cache: a generator writes it, and readers read it. It has the six methods
-// of the kubelet's Cache. The statuses that it returns are never nil, are shared and must not be
-// modified. Its methods are safe for concurrent use. The zero value is an empty cache. It must not be
-// copied after first use.
+// PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has
+// the six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared
+// and must not be modified. The zero value is empty. A PodCache must not be copied after first use.
 //
-// A PodCache belongs to one generator: the last that NewGenericPLEG was called for. It is empty then,
-// and an earlier generator, which should have been stopped, writes nothing into it any more.
+// A PodCache belongs to the last generator that was made with it; NewGenericPLEG empties it. An
+// earlier generator should have been stopped, and can no longer write to it.
 type PodCache struct {
-	mu sync.RWMutex
-
-	// Guarded by mu.
-
+	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
-	// index finds pods by what entries say, or said.
+	// index finds pods by container ID, name and address.
 	index cacheIndex
-	// global is the time of the newest full list.
+	// global is the start of the newest full list.
 	global  time.Time
 	readers map[types.UID][]*blockedReader
 	waiting int
-	// owner is the generator; nil for none.
+	// owner is the generator that writes the cache; nil for none.
 	owner cacheOwner
 }
 
-// cacheOwner is a generator.
+// cacheOwner is implemented by the generator.
 type cacheOwner interface {
-	// onReaderBlocked is called with the pod of a reader that begins to block, in its goroutine,
-	// without a lock held. It does not block.
+	// onReaderBlocked is called in a reader's goroutine before it blocks, without a lock. It must not block.
 	onReaderBlocked(uid types.UID)
 }
 
-// cacheEntry is what the cache has of one pod: its status, that it is listed, or when a single-pod
-// list showed it absent.
+// cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
 type cacheEntry struct {
-	// status is the last good one, or an empty one if no inspection has succeeded; nil if the
-	// pod is absent or was not inspected yet.
+	// status is the last good status, an empty one after failures only, or nil before the first inspection.
 	status *PodStatus
 	err    error
-	// listed is the pod as a list shows it; nil if it is absent.
+	// listed is the pod in its newest list; nil if the pod is absent.
 	listed *Pod
-	keys   []indexKey // of status and listed
-	// stored is how fresh the status was when it was stored.
+	keys   []indexKey // the keys of status and listed in the index
+	// stored is the start of the list for which the status was stored.
 	stored time.Time
-	// observed is the time of the newest list by which the pod was observed.
+	// observed is the start of the newest list that confirmed the entry.
 	observed time.Time
-	// held is true when full lists that are newer do not make the entry fresher.
+	// held is true if newer full lists do not confirm the entry.
 	held bool
 }
 
-// blockedReader is a reader waiting in GetNewerThan. Whoever holds the lock and
-// finds it satisfied removes it and sends, once; the channel has room for that.
+// blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never blocks.
 type blockedReader struct {
 	minTime time.Time
 	ch      chan reading
 }
 
-// reading is what a reader gets.
 type reading struct {
 	status *PodStatus
 	exists bool
@@ -78,8 +69,7 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// giveTo makes the cache that of a generator, and empties it: what another has left says nothing
-// about the pods of this one.
+// giveTo gives the cache to a generator and empties it.
 func (c *PodCache) giveTo(owner cacheOwner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +77,7 @@ func (c *PodCache) giveTo(owner cacheOwner) {
 	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 }
 
-// put sets an element of a map that may not be there yet.
+// put sets m[key], and makes the map first if it is nil.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = make(map[K]V)
@@ -95,8 +85,8 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// Get returns the last good status of a pod, and the error of its last inspection if that failed. The
-// status of an unknown pod is empty but for its ID. Get never blocks.
+// Get returns the last good status of a pod, and the error of its last inspection if that failed.
+// The status of an unknown pod has only its ID. Get never blocks.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -118,15 +108,14 @@ func (c *PodCache) GetAll() []*PodStatus {
 	return all
 }
 
-// GetNewerThan is like Get, but blocks until the state that it returns was observed after minTime. It
-// cannot be cancelled; LookupNewerThan can.
+// GetNewerThan is like Get, but blocks until the pod's state was observed after minTime. It cannot
+// be cancelled; LookupNewerThan can.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
 	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
 	return a.status, a.err
 }
 
-// wait waits until the state of a pod was observed after minTime, and returns it. If ctx ends
-// before that, the error wraps its cause.
+// wait returns the state of a pod once it was observed after minTime, or an error with the cause of ctx.
 func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
 	c.mu.RLock()
 	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
@@ -137,7 +126,7 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 
 	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	c.mu.Lock()
-	if c.freshLocked(uid, minTime) { // it became so between the two locks
+	if c.freshLocked(uid, minTime) { // another goroutine updated the pod between the two locks
 		answer = c.readLocked(uid)
 		c.mu.Unlock()
 		return answer, nil
@@ -159,7 +148,7 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 		return reading{}, fmt.Errorf("waiting for a status of pod %s newer than %s: %w",
 			uid, minTime.Format(time.RFC3339Nano), context.Cause(ctx))
 	}
-	return <-r.ch, nil // granted before it could be withdrawn
+	return <-r.ch, nil // the answer was sent before the reader could be withdrawn
 }
 
 // BlockedReaders returns the number of readers blocked in GetNewerThan.
@@ -169,7 +158,7 @@ func (c *PodCache) BlockedReaders() int {
 	return c.waiting
 }
 
-// entryLocked returns the entry of a pod, a new one if need be.
+// entryLocked returns the entry of a pod, and adds it if there is none.
 func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	e := c.entries[uid]
 	if e == nil {
@@ -179,16 +168,16 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	return e
 }
 
-// forgetLocked drops an entry that says no more than the global time.
+// forgetLocked deletes an entry that holds nothing but a time no newer than the last full list.
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	if e.status == nil && e.listed == nil && !e.held && !e.observed.After(c.global) {
 		delete(c.entries, uid)
 	}
 }
 
-// Set stores the result of an inspection that was made for a list begun at timestamp, unless the
-// cache holds the result for a later list; updated reports whether it was stored. With an error and
-// a nil status, the last good status stays beside the error.
+// Set stores the result of an inspection. timestamp is the start of the list for which the
+// inspection was made. If the cache holds a status for a later list, Set stores nothing and returns
+// false. With an error and a nil status, the last good status is kept.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +203,8 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 	return true
 }
 
-// SetObservedTime says that a list begun at timestamp confirms what the cache holds of this pod; for
-// a pod that is not in the cache, that it is absent.
+// SetObservedTime records that a list that began at timestamp confirms the cached state of the pod.
+// If the pod is not in the cache, the list confirms that it is absent.
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +212,7 @@ func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.observeLocked(uid, later(e.observed, timestamp), false)
 }
 
-// observeLocked notes how fresh a pod is, and whether newer full lists do not make it fresher.
+// observeLocked sets cacheEntry.observed and cacheEntry.held.
 func (c *PodCache) observeLocked(uid types.UID, at time.Time, held bool) {
 	e := c.entryLocked(uid)
 	e.observed, e.held = at, held
@@ -251,8 +240,8 @@ func (c *PodCache) deleteLocked(uid types.UID) {
 	c.wakeLocked(uid)
 }
 
-// UpdateTime says that a full list begun at timestamp confirms what the cache holds of every pod,
-// and the absence of all others.
+// UpdateTime records that a full list that began at timestamp confirms the cached state of every
+// pod, and that all other pods are absent.
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,21 +255,19 @@ func (c *PodCache) updateTimeLocked(timestamp time.Time) {
 	}
 }
 
-// listLocked notes that a list shows a pod, which may have no status yet.
+// listLocked sets the listed pod, which need not have a status yet.
 func (c *PodCache) listLocked(pod *Pod) {
 	e := c.entryLocked(pod.ID)
 	e.listed = pod
 	c.indexLocked(pod.ID, e, e.status)
 }
 
-// freshLocked is the one rule of freshness: the state of a pod satisfies minTime when
-// it was observed after minTime. Reads and wake-ups both use it.
+// freshLocked is the only rule of freshness, for reads and for wake-ups.
 func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 	return c.observedLocked(uid).After(minTime)
 }
 
-// observedLocked returns the stamp of the newest list that confirmed the state of the
-// pod.
+// observedLocked returns the start of the newest list that confirmed the pod's state.
 func (c *PodCache) observedLocked(uid types.UID) time.Time {
 	switch e := c.entries[uid]; {
 	case e == nil:
@@ -303,7 +290,7 @@ func (c *PodCache) readLocked(uid types.UID) reading {
 	return reading{emptyStatus(uid), false, nil}
 }
 
-// wakeLocked answers the pod's blocked readers that are satisfied.
+// wakeLocked answers the blocked readers of the pod that no longer need to wait.
 func (c *PodCache) wakeLocked(uid types.UID) {
 	readers := c.readers[uid]
 	if len(readers) == 0 {
@@ -320,7 +307,7 @@ func (c *PodCache) wakeLocked(uid types.UID) {
 	c.keepLocked(uid, readers, kept)
 }
 
-// withdraw removes a reader that gave up, and reports whether it was still there.
+// withdraw removes a reader that gave up. It returns false if the reader was already answered.
 func (c *PodCache) withdraw(uid types.UID, r *blockedReader) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,7 +320,7 @@ func (c *PodCache) withdraw(uid types.UID, r *blockedReader) bool {
 	return true
 }
 
-// keepLocked makes kept, a prefix of the same array, the pod's blocked readers.
+// keepLocked replaces the blocked readers of a pod by kept, which is a prefix of the same array.
 func (c *PodCache) keepLocked(uid types.UID, readers, kept []*blockedReader) {
 	c.waiting -= len(readers) - len(kept)
 	clear(readers[len(kept):])
@@ -353,16 +340,15 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Lookup is Get, and also reports whether the pod exists as far as the cache knows: whether a list
-// shows it. The status has only the ID if the pod does not exist or was not inspected yet.
+// Lookup is like Get, and also reports whether a list shows the pod. If the pod does not exist or was
+// not inspected yet, the status has only the ID.
 //
-// Runtimes list a pod once its sandbox runs. Before that, while the network is being set up or keeps
-// failing, the pod's cgroup and volumes exist and Lookup reports false. So a program must not delete
-// them for that reason alone: delete what belonged to a pod that was listed before.
+// Runtimes list a pod once its sandbox runs. Before that, its cgroup and volumes exist while Lookup
+// reports false: for example, while its network is being set up. A cleaner must therefore delete only
+// the resources of pods that were listed before.
 //
-// The statuses that it and the other look-ups return are never nil, are shared and must not be
-// modified. They are those that the cache holds at the time of the call, however fresh. A look-up
-// takes a time that does not depend on the number of pods, and never blocks.
+// The statuses returned by all look-ups are never nil, are shared and must not be modified. They are
+// the cached ones, however old. A look-up never blocks; its time does not depend on the number of pods.
 func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -370,10 +356,9 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err er
 	return a.status, a.exists, a.err
 }
 
-// LookupNewerThan is like Lookup, but waits until the state that it returns was observed after
-// minTime: for "as it is now", the time by the generator's clock. When ctx ends before that, it
-// returns what Lookup does, and an error that wraps the cause of ctx. A state that is new enough
-// is returned even if ctx has ended.
+// LookupNewerThan is like Lookup, but waits until the pod's state was observed after minTime. For the
+// present state, pass the time of the generator's clock. If ctx ends first, it returns the result of
+// Lookup and an error that wraps the cause. A state that is new enough is returned even if ctx has ended.
 func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime time.Time,
 ) (status *PodStatus, exists bool, err error) {
 	a, late := c.wait(ctx, uid, minTime)
@@ -384,18 +369,16 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 	return a.status, a.exists, a.err
 }
 
-// ByContainerID returns the status of the pod that has a container or sandbox. The ID is
-// the runtime's, or in the form "containerd://3f2a…"; what stands before the ID is not
-// compared. Its beginning, of 12 characters or more, is enough if no other container has it.
+// ByContainerID returns the status of the pod that has a container or sandbox. It accepts the runtime's
+// ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough if
+// no other container's ID starts with them.
 //
-// A container that is listed and not inspected yet is found too. Its status then has what the list
-// shows: its name, image, state and labels. If more than one status has the ID, which is bad data,
-// it is the newest pod's.
+// A container that was listed but not yet inspected is found too. Its status has only what the list shows:
+// name, image, state and labels. If several pods have the ID, which is bad data, the newest is returned.
 //
-// What is gone is found for a minute, because flow logs and the kernel's events come later than
-// the end: a container, a name or an address that a pod had, and the pods themselves. The status
-// is then the last that had it, with GoneAt. At most 10,000 of these are kept, by the generator's
-// clock; without a generator, none.
+// Lost containers, names and addresses are found for one more minute, by the generator's clock, because
+// flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At
+// most 10,000 such entries are kept; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
@@ -414,8 +397,7 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	return status, true
 }
 
-// fullID returns the ID of a container or sandbox that an ID, or its beginning, stands for; empty for
-// none.
+// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
 func (s *PodStatus) fullID(id string) string {
 	for _, c := range s.ContainerStatuses {
 		if c != nil && isID(c.ID.ID, id) {
@@ -430,30 +412,28 @@ func (s *PodStatus) fullID(id string) string {
 	return ""
 }
 
-// isID reports whether an ID, or the beginning of one, stands for a full ID.
+// isID reports whether id is the full ID, or a long enough beginning of it.
 func isID(full, id string) bool {
 	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
-// ByName returns the statuses of the pods with a name, newest first: those whose newest
-// sandbox was created last. There is more than one while a pod is being replaced by one of
-// its name, and none for the empty name. Those that are gone for up to a minute come last, and
-// have GoneAt.
+// ByName returns the statuses of the pods with a name, newest sandbox first. There are several
+// while a pod is being replaced by one with the same name. Pods that went away less than a minute
+// ago come last, with GoneAt set. An empty name finds nothing.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an address, newest first, and then of those that had
-// it up to a minute ago, which have GoneAt. Pods on the host's
-// network share its address, if the runtime reports it; a pod whose network is gone keeps
-// the last that it had, which another may have by now. The address may be in any form of
-// IPv4 or IPv6.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form, newest first.
+// Pods that had the address less than a minute ago come last, with GoneAt set.
+//
+// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last
+// address when its network is torn down, so another pod may have the same address by now.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses with a key, newest first, and then those that had it, the last to go
-// first.
+// find returns the statuses of pods that have the key, newest first, and then of pods that have lost it.
 func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	c.mu.RLock()
 	for uid, went := range c.index.pods[key] {
@@ -462,7 +442,7 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 		} else if e := c.entries[uid]; key.kind == indexContainer {
 			statuses = append(statuses, e.withListed(uid))
 		} else {
-			statuses = append(statuses, e.status) // which has the key
+			statuses = append(statuses, e.status) // not nil: only a status has keys of this kind
 		}
 	}
 	c.mu.RUnlock()
@@ -475,8 +455,7 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	return statuses
 }
 
-// withListed returns the status, or a copy with the containers and sandboxes that are listed and not
-// inspected yet.
+// withListed returns the status, or a copy with the listed containers and sandboxes that it lacks.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status
@@ -504,7 +483,7 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	return &full
 }
 
-// listedSandbox returns what a list shows of a sandbox as a status.
+// listedSandbox makes a status of a listed sandbox.
 func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if c.State == ContainerStateRunning {
@@ -513,13 +492,13 @@ func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
 	return &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: state}
 }
 
-// indexLocked takes in that an entry has another status than the old one, or is listed otherwise.
+// indexLocked updates the index after a change of e.status, which was old, or of e.listed.
 func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
 	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
-// createdAt returns when a pod's newest sandbox was created or, without sandboxes, its
-// newest container, in nanoseconds since 1970.
+// createdAt returns when the newest sandbox, or else the newest container, was created, in Unix
+// nanoseconds.
 func createdAt(status *PodStatus) int64 {
 	var newest int64
 	for _, s := range status.SandboxStatuses {

@@ -8,54 +8,53 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheIndex finds pods by what their statuses and lists show, and for a minute by what they showed.
-// The time of a look-up does not depend on the number of pods. The cache that owns it guards it.
+// cacheIndex finds pods by container ID, name and address. It keeps lost keys for a minute. The
+// time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
 type cacheIndex struct {
-	// pods has the pods that have a key, and those that had it. The value is nil while a pod has it.
+	// pods has each key's pods. The value is nil for a pod with the key, and set for a pod that has lost it.
 	pods map[indexKey]map[types.UID]*goneKey
-	// gone has the keys that are gone, in the order in which they went.
+	// gone has the keys that pods have lost, oldest first.
 	gone []*goneKey
-	now  time.Time  // zero without a generator: nothing that is gone is kept
-	keys []indexKey // scratch
+	now  time.Time  // zero without a generator: lost keys are then not kept
+	keys []indexKey // a buffer for replace
 }
 
-// goneKey is a key that a pod had, with the last status that had it. That has GoneAt.
+// goneKey is a key that a pod has lost. status is the last with that key, and has GoneAt set.
 type goneKey struct {
 	indexKey
 	status *PodStatus
 }
 
-// What is gone is kept for goneTime, and at most maxGone keys.
+// A lost key is kept for goneTime. At most maxGone are kept.
 const (
 	goneTime = time.Minute
 	maxGone  = 10_000
 )
 
-// indexKey is one thing by which a pod is found.
+// indexKey is a container ID, a name or an address.
 type indexKey struct {
 	kind      indexKind
-	namespace string // of a name
+	namespace string // of an indexName; else empty
 	value     string
 }
 
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the beginning of the ID of a container or sandbox
+	indexContainer indexKind = iota // the first characters of the ID of a container or sandbox; see shortestID
 	indexName
 	indexIP // in canonical form
 )
 
-// shortestID is the length of the beginning of an ID by which a container is found.
+// shortestID is how many characters of an ID a look-up needs.
 const shortestID = 12
 
-// containerKey returns the key of a container or sandbox.
 func containerKey(id string) indexKey {
 	return indexKey{indexContainer, "", id[:min(len(id), shortestID)]}
 }
 
-// replace replaces the keys of a pod, which had the status old, by those of its list and status. It
-// returns them. The keys of most pods do not change.
+// replace computes the keys of a pod from its list and status, updates the index, and returns them.
+// keys and old are the pod's keys and status before. For most pods nothing changes.
 func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, listed *Pod, status *PodStatus,
 ) []indexKey {
 	x.keys = appendKeys(x.keys[:0], listed, status)
@@ -80,7 +79,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 	}
 	for _, key := range keys {
 		switch {
-		case kept[key] || x.pods[key][uid] != nil: // the latter if a key is repeated
+		case kept[key] || x.pods[key][uid] != nil: // the second is true if keys has the key twice
 		case last == nil:
 			x.remove(key, uid)
 		default:
@@ -93,7 +92,7 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 	return now
 }
 
-// advance sets the time, and forgets what has been gone for long.
+// advance sets the time, and deletes the keys that were lost long ago.
 func (x *cacheIndex) advance(now time.Time) {
 	x.now = now
 	for len(x.gone) > maxGone || len(x.gone) > 0 && now.Sub(x.gone[0].status.GoneAt) > goneTime {
@@ -105,7 +104,7 @@ func (x *cacheIndex) advance(now time.Time) {
 		}
 	}
 	if len(x.gone) == 0 {
-		x.gone = nil // its memory may be that of a storm
+		x.gone = nil // frees the memory after many losses at once
 	}
 }
 
@@ -116,7 +115,7 @@ func (x *cacheIndex) remove(key indexKey, uid types.UID) {
 	}
 }
 
-// find returns the pods that have a key, by UID.
+// find returns the pods that have a key, sorted by UID.
 func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
 	for uid, went := range x.pods[key] {
 		if went == nil {
@@ -127,8 +126,7 @@ func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
 	return uids
 }
 
-// appendKeys appends the keys of a pod, nil for none, and of its status, nil for none. They may be
-// repeated.
+// appendKeys appends the keys of a listed pod and of its status; either may be nil. Keys may repeat.
 func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	add := func(kind indexKind, namespace, value string) {
 		if value != "" {
@@ -160,11 +158,10 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 	return keys
 }
 
-// canonicalIP returns the one form of an address that has several, such as "::1"; what is
-// not an address stays as it is.
+// canonicalIP returns the canonical form of an address. Other strings are returned unchanged.
 func canonicalIP(ip string) string {
 	addr, err := netip.ParseAddr(ip)
-	if err != nil || addr.Is4() { // an IPv4 address has one form
+	if err != nil || addr.Is4() { // IPv4 has only one form
 		return ip
 	}
 	return addr.Unmap().String()

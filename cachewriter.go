@@ -9,14 +9,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cacheWriter is a generator's side of its cache. It writes nothing once the cache has another
-// generator.
+// cacheWriter writes the cache for its owner, a generator. It writes nothing if the cache has
+// another owner.
 type cacheWriter struct {
 	cache *PodCache
 	owner cacheOwner
 }
 
-// write calls a function that writes the cache, with its lock held.
+// write calls a function with the cache's lock held, if owner still owns the cache.
 func (w cacheWriter) write(write func(c *PodCache)) {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
@@ -25,11 +25,11 @@ func (w cacheWriter) write(write func(c *PodCache)) {
 	}
 }
 
-// advance sets the time.
+// advance sets the time of the index, which forgets lost keys.
 func (w cacheWriter) advance(now time.Time) { w.write(func(c *PodCache) { c.index.advance(now) }) }
 
-// store stores the result of an inspection that was made for the list stamped made. observed is how
-// fresh the pod is with it, and held whether full lists do not make it fresher.
+// store stores the result of an inspection. made is the list that the inspection was made for,
+// observed the newest list that confirms the result. For held, see cacheEntry.
 func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, observed stamp, held bool) {
 	w.write(func(c *PodCache) {
 		if status != nil {
@@ -42,8 +42,8 @@ func (w cacheWriter) store(uid types.UID, status *PodStatus, err error, made, ob
 	})
 }
 
-// storeExits has the containers of a pod exited in its status that have by newer statuses, and adds
-// those that it lacks. The pod becomes no fresher by that.
+// storeExits replaces the statuses of containers that have exited by those in newer, and adds
+// missing ones. It does not change when the pod was observed.
 func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 	w.write(func(c *PodCache) {
 		e := c.entryLocked(pod.ID)
@@ -51,7 +51,7 @@ func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 		status := *cmp.Or(old, emptyStatus(pod.ID))
 		exits := make(map[string]*Status)
 		known := finder(status.ContainerStatuses)
-		status.ContainerStatuses = slices.Clip(status.ContainerStatuses) // an append copies it
+		status.ContainerStatuses = slices.Clip(status.ContainerStatuses) // so that append copies it
 		for i, container := range pod.Containers {
 			s := newer[container.ID.ID]
 			if !hasExited(s) {
@@ -69,39 +69,37 @@ func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 	})
 }
 
-// remove removes a pod that is absent.
 func (w cacheWriter) remove(uid types.UID) { w.write(func(c *PodCache) { c.deleteLocked(uid) }) }
 
-// setObserved sets how fresh a pod is, and whether full lists do not make it fresher.
+// setObserved sets when the pod was observed, and cacheEntry.held.
 func (w cacheWriter) setObserved(uid types.UID, at stamp, held bool) {
 	w.write(func(c *PodCache) { c.observeLocked(uid, at.Time, held) })
 }
 
-// setAllObserved sets how fresh all pods are that are not held.
+// setAllObserved sets when all pods but the held ones were observed.
 func (w cacheWriter) setAllObserved(at time.Time) {
 	w.write(func(c *PodCache) { c.updateTimeLocked(at) })
 }
 
-// setListed notes that a list shows a pod.
 func (w cacheWriter) setListed(pod *Pod) { w.write(func(c *PodCache) { c.listLocked(pod) }) }
 
-// addresses returns the addresses in the status of a pod.
+// addresses returns the addresses in the cached status of a pod.
 func (w cacheWriter) addresses(uid types.UID) []string {
 	w.cache.mu.RLock()
 	defer w.cache.mu.RUnlock()
 	return w.cache.readLocked(uid).status.IPs
 }
 
-// podsWithContainer returns the pods that have a container or sandbox with an ID, by UID.
+// podsWithContainer returns the pods that may have a container or sandbox, sorted by UID. The index
+// compares only the beginning of the ID.
 func (w cacheWriter) podsWithContainer(id string) (uids []types.UID) {
 	w.cache.mu.RLock()
 	defer w.cache.mu.RUnlock()
 	return w.cache.index.find(containerKey(id))
 }
 
-// inheritedIPs returns the addresses of a pod whose status has none. When its network has been torn
-// down, they are the last that it had; a ready sandbox without addresses does not inherit those of
-// the last.
+// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
+// keeps its last addresses; a pod with a ready sandbox has none yet.
 func inheritedIPs(last, status *PodStatus) []string {
 	for _, s := range status.SandboxStatuses {
 		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {

@@ -5,20 +5,17 @@ import (
 	"slices"
 )
 
-// transition is one step in the life of a container or sandbox: a difference between two
-// lists of its pod.
+// transition is a difference between two lists of a pod, in one container or sandbox.
 type transition struct {
 	kind      PodLifeCycleEventType
 	container *Container
 	sandbox   bool
 }
 
-// containerChanged means that a container or sandbox enters the state unknown; created counts as
-// unknown. Its pod is inspected, so that the cache is right. It is never delivered.
+// containerChanged means that a container is now created or unknown: inspect its pod, but send no event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
-// plegState is the state of a container as events distinguish it. The table of transitions
-// is the kubelet's.
+// plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
 type plegState int
 
 const (
@@ -48,9 +45,9 @@ func plegStateIn(s State) plegState {
 	}
 }
 
-// withSandboxesBeingMade returns a listed pod, or a copy in which those sandboxes are unknown that
-// are being made: they are not ready, have no containers, and the pod as it was known did not
-// show them ready or dead. cri-dockerd lists a sandbox so between its creation and its start.
+// withSandboxesBeingMade returns a listed pod, or a copy in which sandboxes that are still being
+// made are unknown. cri-dockerd lists them as exited. They have no containers and were never known
+// as ready or exited.
 func withSandboxesBeingMade(old, pod *Pod) *Pod {
 	sandboxes, changed := rewrite(pod.sandboxes(), func(s *Container) *Container {
 		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
@@ -66,24 +63,21 @@ func withSandboxesBeingMade(old, pod *Pod) *Pod {
 	return &copied
 }
 
-// hasContainers reports whether a sandbox has containers, as one that does not say where it is may
-// be its.
+// hasContainers reports whether the sandbox may have containers; some containers lack a sandbox ID.
 func hasContainers(pod *Pod, sandbox *Container) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *Container) bool {
 		return c.PodSandboxID == sandbox.ID.ID || c.PodSandboxID == ""
 	})
 }
 
-// wasMade reports whether the pod as it was known showed a sandbox ready or dead.
+// wasMade reports whether the old pod has the sandbox, ready or exited.
 func wasMade(old *Pod, sandbox *Container) bool {
 	s := find(old.sandboxes(), 0, sandbox.ID.ID)
 	return s != nil && plegStateOf(s) != plegUnknown
 }
 
-// appendTransitions appends the transitions of the containers and sandboxes of one pod
-// between two lists of it; nil stands for an absent pod. Known containers come first, each
-// list in its order, then new ones, so that the death of a container precedes the start of
-// its successor.
+// appendTransitions appends the transitions of a pod between two lists; nil means absent. Known
+// containers come before new ones, so that a death precedes the start of the replacement.
 func appendTransitions(ts []transition, old, new *Pod) []transition {
 	if old == new {
 		return ts
@@ -112,7 +106,7 @@ func appendNew(ts []transition, old, new []*Container, sandbox bool) []transitio
 	return ts
 }
 
-// appendStep is the table of transitions of one container; nil stands for an absent one.
+// appendStep appends the transitions of one container; nil means absent.
 func appendStep(ts []transition, was, is *Container, sandbox bool) []transition {
 	from, to := plegStateOf(was), plegStateOf(is)
 	if from == to {
@@ -134,7 +128,6 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	return ts
 }
 
-// deliverable counts the transitions that are delivered as events.
 func deliverable(ts []transition) int {
 	n := 0
 	for _, t := range ts {
@@ -150,14 +143,14 @@ type identified interface{ id() string }
 func (c *Container) id() string { return c.ID.ID }
 
 func (s *Status) id() string {
-	if s == nil { // in a status that was Set
+	if s == nil { // nil only in a status stored by Set
 		return ""
 	}
 	return s.ID.ID
 }
 
-// index returns the index of the first item with an ID from index i on, where it is expected, and
-// then from the beginning; -1 for none.
+// index returns the index of the first item with an ID, or -1. It searches from index i on, where
+// the item is expected, and then from the beginning.
 func index[T identified](list []T, i int, id string) int {
 	for range list {
 		if i >= len(list) {
@@ -171,7 +164,7 @@ func index[T identified](list []T, i int, id string) int {
 	return -1
 }
 
-// find returns the item that index finds; nil for none.
+// find returns the item at that index, or nil.
 func find[T identified](list []T, i int, id string) (item T) {
 	if i = index(list, i, id); i >= 0 {
 		item = list[i]
@@ -179,8 +172,7 @@ func find[T identified](list []T, i int, id string) (item T) {
 	return item
 }
 
-// finder returns find for the items of a list, for many of which it is called: a map has those of a
-// long list from the first on that is not at its place.
+// finder returns find for many searches of one list. For a long list it makes a map when needed.
 func finder[T identified](list []T) func(i int, id string) T {
 	var byID map[string]T
 	return func(i int, id string) T {
@@ -189,7 +181,7 @@ func finder[T identified](list []T) func(i int, id string) T {
 		}
 		if byID == nil {
 			byID = make(map[string]T, len(list))
-			for _, item := range slices.Backward(list) { // the first of an ID counts
+			for _, item := range slices.Backward(list) { // so that the first item with an ID wins
 				byID[item.id()] = item
 			}
 		}
@@ -197,7 +189,6 @@ func finder[T identified](list []T) func(i int, id string) T {
 	}
 }
 
-// containers returns the containers of a pod; a nil pod has none.
 func (p *Pod) containers() []*Container {
 	if p == nil {
 		return nil
@@ -205,7 +196,6 @@ func (p *Pod) containers() []*Container {
 	return p.Containers
 }
 
-// sandboxes returns the sandboxes of a pod; a nil pod has none.
 func (p *Pod) sandboxes() []*Container {
 	if p == nil {
 		return nil
@@ -213,14 +203,13 @@ func (p *Pod) sandboxes() []*Container {
 	return p.Sandboxes
 }
 
-// in returns a copy of a container in another state.
+// in returns a copy of the container in another state.
 func (c *Container) in(state State) *Container {
 	is := *c
 	is.State = state
 	return &is
 }
 
-// containersOf returns the containers of some pods; a nil pod has none.
 func containersOf(pods ...*Pod) iter.Seq[*Container] {
 	return func(yield func(*Container) bool) {
 		for _, pod := range pods {
@@ -233,11 +222,11 @@ func containersOf(pods ...*Pod) iter.Seq[*Container] {
 	}
 }
 
-// container finds a container of a pod, which is expected at index i; nil for none.
+// container returns the container with an ID, or nil. It is expected at index i.
 func (p *Pod) container(i int, id string) *Container { return find(p.containers(), i, id) }
 
-// rewrite returns a list with each item replaced by what f returns for it, and without those for
-// which that is nil. It reports whether that is another list.
+// rewrite replaces each item of a list by f(item), and drops the item if that is nil. It copies the
+// list only if an item changes; changed reports whether it did.
 func rewrite[T any](list []*T, f func(*T) *T) (rewritten []*T, changed bool) {
 	for i, item := range list {
 		is := f(item)

@@ -17,67 +17,56 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// The times of the event stream.
 const (
-	// acceptTimeout is the deadline of all that comes before the acceptance of a stream: one
-	// call that is lost there would leave it connecting for ever. A stream that is accepted has
-	// none.
+	// acceptTimeout is how long a stream may take until the runtime accepts it: otherwise, one lost
+	// call would leave it connecting for ever. An accepted stream has no deadline.
 	acceptTimeout = 10 * time.Second
-	// stableStream is how long a stream must have lasted for the wait before the next
-	// connection to begin anew.
+	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
 )
 
-// The waits between two connections. A runtime without events may be upgraded, or configured.
+// The waits before the next connection. A runtime without events may be upgraded or configured.
 var (
 	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
 	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
 )
 
-// errStopped is the cause with which Stop cancels the calls in flight.
+// errStopped is why a call was cancelled by Stop.
 var errStopped = errors.New("the generator was stopped")
 
 var (
-	// errStreamLeftBehind says that a stream was cancelled and has still not ended, because the
-	// runtime ignores that.
+	// errStreamLeftBehind means that the runtime ignored the cancellation of the last stream.
 	errStreamLeftBehind = errors.New("the previous stream has not ended yet")
 	errNotAccepted      = fmt.Errorf("the stream was not accepted within %v: %w", acceptTimeout, context.DeadlineExceeded)
-	// errStreamEnded replaces the reason that a runtime did not give.
+	// errStreamEnded is used if a stream ends without an error.
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// eventClient keeps a stream of the runtime open: of its events, each a hint which pod to list and
-// nothing else, or of its exits, each a fact.
+// eventClient keeps one stream of the runtime open: a stream of events, which are only hints, or of exits.
 type eventClient struct {
-	// Set once.
-
 	method string
 	watch  func(ctx context.Context, s *stream) error
-	// hints is true for the stream of events. The kubelet's metrics are about it.
+	// hints is true for the stream of events; only that stream is counted in the kubelet's metrics.
 	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
 	inbox   *inbox.Inbox[inputs]
 	metrics *metrics
 	logger  klog.Logger
-	// recovered has a token when full lists succeed again, so that the next try is due.
+	// recovered gets a token when full lists succeed again, so that follow connects at once.
 	recovered chan struct{}
 
-	mu sync.Mutex
-
-	// Guarded by mu.
-
+	mu     sync.Mutex // guards report, current and connectedAt
 	report StreamReport
-	// current is the stream whose events are taken in; nil for none. connectedAt is when the runtime
-	// has accepted it; zero before that.
+	// current is the stream whose events are accepted; nil for none. connectedAt is zero until it is accepted.
 	current     *stream
 	connectedAt time.Time
 
-	// left is the end of the last stream if that was not read; owned by the goroutine of follow.
+	// left receives the result of the last stream if nobody has read it; owned by the goroutine of follow.
 	left <-chan error
 }
 
-// status returns the state of the stream. There is none if e is nil.
+// status returns the state of the stream; a nil client is off.
 func (e *eventClient) status() StreamReport {
 	if e == nil {
 		return StreamReport{State: StreamOff}
@@ -87,7 +76,7 @@ func (e *eventClient) status() StreamReport {
 	return e.report
 }
 
-// setState notes a new state, and why the last stream ended if it did.
+// setState sets the state of the stream, and the error unless it is nil.
 func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,10 +93,10 @@ func (e *eventClient) setStateLocked(state StreamState, err error, nextTry time.
 	}
 }
 
-// isAttempt reports whether the stream is to be connected and is not.
+// isAttempt reports whether the client is trying to connect.
 func (s StreamState) isAttempt() bool { return s != StreamOff && s != StreamConnected }
 
-// follow follows one stream after another until ctx ends.
+// follow connects again and again until ctx ends.
 func (e *eventClient) follow(ctx context.Context) {
 	defer e.setState(StreamOff, nil, time.Time{})
 	for failures := 0; ; { // in a row
@@ -134,15 +123,15 @@ func (e *eventClient) follow(ctx context.Context) {
 		e.setState(state, err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
-		case <-e.recovered: // what the stream needs may be back too, or be there now
+		case <-e.recovered: // the stream may work again too
 		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
 }
 
-// followOnce follows one stream until it ends or ctx does. It returns for how long the stream was
-// connected, and why it ended.
+// followOnce follows one stream until it or ctx ends. It returns how long it was connected, and why
+// it ended.
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
 	if e.left != nil {
 		select {
@@ -177,8 +166,8 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 	return e.open(nil), cmp.Or(err, errStreamEnded)
 }
 
-// open has the events of a stream taken in, nil for none, and no longer those of the last one. It
-// returns for how long that was connected.
+// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored
+// from now on. open returns how long the previous stream was connected.
 func (e *eventClient) open(s *stream) (lasted time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,11 +181,11 @@ func (e *eventClient) open(s *stream) (lasted time.Duration) {
 // stream is one connection to the runtime's events.
 type stream struct {
 	client   *eventClient
-	deadline clock.Timer // stopped when the runtime accepts the stream
+	deadline clock.Timer // for the runtime's acceptance
 }
 
-// connected notes that the runtime has accepted the stream. All pods are listed, because what was
-// announced before is not announced again.
+// connected is called when the runtime has accepted the stream. It requests a full list, because
+// the runtime does not repeat earlier events.
 func (s *stream) connected() {
 	e := s.client
 	e.mu.Lock()
@@ -213,30 +202,28 @@ func (s *stream) connected() {
 	}
 }
 
-// observe adds an event to the set of hints. It never blocks, so that a runtime which waits
-// for the readers of its stream never waits for this one.
+// observe adds an event to the hints. It never blocks, because some runtimes wait for their readers.
 func (s *stream) observe(event ContainerEvent) {
 	connectedAt, open := s.noteEvent()
 	if !open {
 		return
 	}
 	e := s.client
-	// containerd replays the last five minutes: how old those are says nothing of the stream.
+	// containerd replays events of the last five minutes, whose age says nothing about latency.
 	if !connectedAt.IsZero() && !event.CreatedAt.Before(connectedAt) {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
 	e.inbox.Put(func(in *inputs) { in.addHint(event) })
 }
 
-// observeExit has an exit taken in. It never blocks, as observe.
+// observeExit adds an exit to the inputs. Like observe, it never blocks.
 func (s *stream) observeExit(exit ContainerExit) {
 	if _, open := s.noteEvent(); open {
 		s.client.inbox.Put(func(in *inputs) { in.addExit(exit) })
 	}
 }
 
-// noteEvent notes that an event has come, unless the stream has ended, and returns since when it is
-// connected.
+// noteEvent records the time of an event. open is false if the stream is no longer current.
 func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
 	e := s.client
 	e.mu.Lock()

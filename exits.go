@@ -7,38 +7,34 @@ import (
 	"time"
 )
 
-// A container only goes forward: created, running, exited. What a status or an exit event has shown
-// exited has exited, and a list or status that shows it running later is behind. (Where only a list
-// has shown an exit, a status that shows the container running contradicts the record.) This file is
-// the door: every list (withExits), status (takeStatus) and exit event (takeExit) enters the
-// records through it. See rules 20 to 22 of docs/CONTRACT.md.
+// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its way
+// into the records. A container only goes forward: from created to running to exited. Once a status or an
+// exit event has shown an exit, a list or status that shows the container running is out of date. If only a
+// list has shown the exit, a running status contradicts that list. See rules 20 to 22 of docs/CONTRACT.md.
 //
-// A runtime may start a container again under its ID. Then it has another life. Lists show that
-// when one shows it exited and a later one running, statuses when StartedAt is another. A
-// start is no sign of another life because it is after the end: a runtime that is short of CPU
-// stamps a start after the end of the same life.
+// A runtime may start a container again with the same ID: the container then has another life. Lists show
+// another life as running after exited, statuses as another StartedAt. Start and end times are not
+// compared: a runtime short of CPU may stamp a start later than the end of the same life.
 
-// end is the death of a container.
+// end is what is known about the death of a container.
 type end struct {
-	// at is when the newest life that has ended did; zero if that is not known.
+	// at is when the container last ended; zero if unknown.
 	at time.Time
-	// since is when the death was noted.
+	// since is when the reconciler learned of the death.
 	since time.Time
-	// settled is true when no other status of this end is waited for; see settle.
+	// settled is true if no further status of this end is awaited; see settle.
 	settled bool
-	// livesAgain is true while the container has another life.
+	// livesAgain is true if the container has started again since.
 	livesAgain bool
 }
 
-// hasExited reports whether a status, nil for none, shows an exit.
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
 
-// isExited reports whether a container, nil for none, is shown exited.
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a pod as it is listed, or a copy with each container shown as exited whose newest
-// status says so, unless the list before already showed the exit: then running means that it was
-// started again. So it is called before rec.listed is replaced.
+// withExits returns a listed pod, or a copy with the exits that newer statuses show. A container
+// that was exited in the previous list and is running now was started again, and stays running.
+// Call withExits before replacing rec.listed.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
@@ -49,12 +45,12 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 	})
 }
 
-// withExited returns a pod, or a copy in which some of its containers have exited.
+// withExited returns the pod, or a copy in which the given containers have exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return withState(pod, ContainerStateExited, exited)
 }
 
-// withState returns a pod, or a copy in which some of its containers are in a state.
+// withState returns the pod, or a copy in which the given containers have a state.
 func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
 		if c.State == state || !are(c.ID.ID) {
@@ -70,8 +66,7 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	return &copied
 }
 
-// awaitsExits reports whether the record shows an exit that the runtime's status has not confirmed,
-// or that the lists do not show yet.
+// awaitsExits reports whether the record has an exit that is unconfirmed or not yet in the lists.
 func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.seen) == 0 {
 		return false
@@ -86,14 +81,14 @@ func (rec *podRecord) awaitsExits() bool {
 	return false
 }
 
-// takeExit takes in an exit event of a container of the record. It reports whether the event is news.
+// takeExit applies an exit event to a container of the record. news is false if it changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
 	if last := rec.seen[id]; hasExited(last) && !last.EndUnknown {
 		return false
 	}
 	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
-		return false // the event is of an earlier life, or does not say of which
+		return false // an exit of an earlier life, or without a time
 	}
 	rec.see(exitStatus(rec.seen[id], c, e, r.sched.Now))
 	isDead := func(other string) bool { return other == id }
@@ -102,29 +97,28 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.inspecting != nil { // what it is made for is published when it returns
+	if rec.inspecting != nil { // keep the snapshot of the inspection in flight up to date
 		rec.inspecting.pod = withExited(rec.inspecting.pod, isDead)
 	}
 	return true
 }
 
-// takeStatus corrects a status of the record by the exits that are known, and keeps those that it
-// shows; the pod is listed again until a list shows them too. contradicts is true if the status
-// shows a container running that the list shows exited, and only an exit event has reported how it
-// ended. again is true if an exited container has another StartedAt.
+// takeStatus merges a status with the known exits: it corrects the status, and records exits that only
+// the status shows. contradicts is true if the status shows a container running, a list shows it exited,
+// and its exit is unconfirmed. again is true if a container that had exited has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
-	var corrected map[string]*Status // of containers of whose end the status shows less than is known
+	var corrected map[string]*Status // by ID, where the record knows more about the end
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, known, c := rec.seen[id], rec.ends[id], pod(i, id)
 		switch {
-		case first(0, id) != s: // bad data: the first counts
+		case first(0, id) != s: // bad data: the first status counts
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
-				break // it is the end of an earlier life
+				break // this status is of an earlier life
 			}
-			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // that is no answer: it only confirms the exit
+			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // the status confirms the exit, but knows less about it
 				confirmed := *last
 				confirmed.Unconfirmed = false
 				s = &confirmed
@@ -136,8 +130,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 				r.died(rec, id)
 				r.metrics.countTransitions(1, CausePeriod)
 			}
-		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
-			// Nobody has seen the end between two lives.
+		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
+			// The end of the previous life was never observed.
 			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
 			}
@@ -145,9 +139,9 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		case startedAgain(last, s):
 			rec.see(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
-			again = true // and the next list is compared, even if it is the same
+			again = true // rec.listed now differs from the next list, which is therefore compared
 		default:
-			if last.Unconfirmed && s.State == ContainerStateRunning { // of the rest this status knows more
+			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 				rec.see(last)
 			}
@@ -161,7 +155,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	}
 	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.seen[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
-		if hasExited(s) { // a list that began before may show the container yet
+		if hasExited(s) { // a list that began earlier may still show the container
 			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
 			r.records.strangers.add(exit, r.sched.Now)
 		}
@@ -169,17 +163,16 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	return contradicts, again
 }
 
-// startedAgain reports whether a status shows another life than the one that has ended. The start
-// of a life that no inspection has shown is not known.
+// startedAgain reports whether s is of another life than ended. It is false if no inspection has
+// shown when the ended life started.
 func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
 
-// see keeps the newest status of a container.
+// see stores the newest status of a container.
 func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
 
-// forgetStatuses drops, and returns, the statuses of containers that nobody needs: they are not
-// listed, not published, not in statuses, and no death of them is open.
+// forgetStatuses deletes and returns the statuses that are not needed, not in statuses and not in ends.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.seen) <= len(statuses) {
 		return nil
@@ -197,8 +190,7 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	return dropped
 }
 
-// needed returns the IDs of the containers that are listed or published, or that the present inspection
-// shows.
+// needed returns the IDs of containers that are listed, published, or about to be published.
 func (rec *podRecord) needed() map[string]bool {
 	var inspecting, initial *Pod
 	dead := rec.Inspection != nil && rec.Inspection.Dead
@@ -215,9 +207,9 @@ func (rec *podRecord) needed() map[string]bool {
 	return needed
 }
 
-// noteTransitions notes the deaths in what a list that began at a time shows, and which containers
-// were started again. existed is true for a pod that appears in the first full list: what that
-// shows dead had died before.
+// noteTransitions records the deaths and restarts that a list shows. began is when the list began.
+// existed is true for a pod that appears in the first full list: its exited containers died before,
+// so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	for i, t := range transitions {
 		id := t.container.ID.ID
@@ -231,7 +223,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 			if e != nil {
 				r.countGone(rec, id, e)
 				e.livesAgain = true
-				if e.at.IsZero() { // whatever reports an end from before is of the earlier life
+				if e.at.IsZero() { // an end before this list is of the earlier life
 					e.at = began
 				}
 			}
@@ -242,24 +234,25 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 	}
 }
 
-// died notes the death of a container, whoever showed it. It is counted when its end is known.
+// died records the death of a container. The death is counted when it is settled.
 func (r *reconciler) died(rec *podRecord, id string) {
 	e := rec.ends[id]
 	switch {
 	case e == nil:
 		e = &end{}
 		put(&rec.ends, id, e)
-	case !e.livesAgain: // this death is known: the state was unknown in between
+	case !e.livesAgain: // known already: the container was only unknown in between
 		return
 	}
 	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// settle settles the ends of a pod, and counts them. The reason Completed settles an end at once,
-// unless it is unconfirmed. Runtimes report other reasons late: then an inspection settles the end
-// that began reasonCheckWait after the death, or unconfirmedWait if the end is unconfirmed, even if
-// that inspection fails or is slow. looked is when the inspection in question began; zero for none.
-// settled is true if any end was settled: then the pod is published again.
+// settle settles the ends of a pod and counts them. An end with the reason Completed is settled at once.
+// Other reasons may change: an inspection that began reasonCheckWait after the death settles them, even
+// if it fails or is slow. For an unconfirmed end, whatever its reason, the wait is unconfirmedWait.
+//
+// looked is when the last inspection began; zero for none. settled is true if any end was settled; the
+// pod is then published again.
 func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	rec.due[reasonCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -284,8 +277,7 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	return settled
 }
 
-// forgetEnds drops the deaths of containers that are not needed any more, and their statuses. It
-// counts those that were not counted.
+// forgetEnds counts and deletes the ends of containers that are not needed, and deletes their statuses.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	if len(rec.ends) == 0 {
 		return
@@ -300,9 +292,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	}
 }
 
-// countGone counts a death of which no status can show the end any more: by the exit that is known,
-// else as unseen. Subscribers take the container's removal, or its next start, as its end; see
-// handlerEvents.
+// countGone counts a death that no further status can explain, by its last known status.
+// Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	if !e.settled && !e.livesAgain {
 		e.settled = true
@@ -310,8 +301,7 @@ func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	}
 }
 
-// exitStatus returns the status of a container that has exited by an event, made of its last one
-// or, without one, of the container as it is listed.
+// exitStatus makes the status of an exit event from the last status or, if nil, from the listed container.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)
@@ -329,7 +319,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// listedStatus returns what a list shows of a container as a status.
+// listedStatus makes a status of a listed container.
 func listedStatus(c *Container) *Status {
 	return &Status{
 		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
@@ -338,8 +328,7 @@ func listedStatus(c *Container) *Status {
 	}
 }
 
-// startedStatus returns the status of a container that a list shows in a state before its end again,
-// made of that of its earlier life.
+// startedStatus returns the status of a container that has started again, made from its previous one.
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
@@ -347,22 +336,22 @@ func startedStatus(ended *Status, state State) *Status {
 	return &s
 }
 
-// withStatuses returns a copy of a list in which some statuses are others of the same container.
+// withStatuses returns a list of statuses, or a copy with some replaced by container ID.
 func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
 	return list
 }
 
-// strangers are exits, by event or by status, of containers that no list has shown, by ID; a newer
-// exit replaces an older. They are kept until a full list completes that began a period later.
+// strangers are the newest exits of containers that no list has shown, by ID. Exits come from events
+// and from statuses. They are kept until a full list succeeds that began at least a period later.
 type strangers map[string]stranger
 
 type stranger struct {
 	ContainerExit
-	at time.Time // when the event came
+	at time.Time // when the exit was reported
 }
 
-// add keeps an exit. Beyond maxHints, which only a faulty runtime reaches, the lists will show it.
+// add adds an exit. Above maxHints, which only a faulty runtime reaches, it relies on later lists.
 func (s strangers) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {
@@ -370,7 +359,7 @@ func (s strangers) add(e ContainerExit, at time.Time) {
 	}
 }
 
-// adopt has the record know the exits of containers that a list is the first to show.
+// adopt moves the exits of newly listed containers into the record.
 func (s strangers) adopt(rec *podRecord, listed *Pod) {
 	if len(s) == 0 {
 		return
@@ -385,7 +374,7 @@ func (s strangers) adopt(rec *podRecord, listed *Pod) {
 	}
 }
 
-// forget drops those that came before a time.
+// forget deletes the exits reported before a time.
 func (s strangers) forget(before time.Time) {
 	for id, e := range s {
 		if e.at.Before(before) {

@@ -17,23 +17,20 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// stopGrace is how long Stop waits for calls that it has cancelled. It is measured in real time,
-// whatever clock is injected: with a fake clock that nobody steps, Stop must not hang on a runtime
-// that ignores cancellation.
+// stopGrace is how long Stop waits for the calls that it has cancelled. It is measured in real
+// time: with a fake clock, Stop would block for ever on a runtime that ignores cancellation.
 const stopGrace = 5 * time.Second
 
-// GenericPLEG relists a Runtime and generates the lifecycle events of its pods. Its methods are safe
-// for concurrent use.
+// GenericPLEG relists a Runtime and generates lifecycle events. It is safe for concurrent use.
 //
-// One goroutine at a time runs its loop: the one that Start starts, or the caller of Relist while
-// there is none. The loop takes the inputs in, has the reconciler make a step of them, makes the
-// calls that the step wants, and sleeps until the next step is due. It never waits for the runtime
-// or for a reader.
+// One goroutine at a time runs its loop: Start's own or, without Start, that of a caller of Relist.
+// The loop passes its inputs to the reconciler, makes the calls that the reconciler returns, and
+// sleeps until the next step is due. It never waits for the runtime or for a reader.
 type GenericPLEG struct {
-	// Set once by NewGenericPLEG, never again, so safe to read without a lock.
+	// Set by NewGenericPLEG and never changed, so safe to read without a lock.
 
 	runtime Runtime
-	getter  PodGetter // nil if the runtime does not implement it, or must not be used
+	getter  PodGetter // nil if the runtime does not implement it, or WithPollingOnly is set
 	cache   *PodCache
 	clock   clock.Clock
 	opts    options
@@ -45,47 +42,46 @@ type GenericPLEG struct {
 	metrics *metrics
 	events  *eventClient   // nil if the runtime has no event stream
 	exits   *eventClient   // nil if the runtime reports no exits
-	streams []*eventClient // those of both that there are
+	streams []*eventClient // those of events and exits that are not nil
 
-	// watching makes the subscription of Watch at its first call.
+	// watching subscribes for Watch at the first call.
 	watching func() chan *PodLifecycleEvent
 	// synced is closed when the generator has synced.
 	synced chan struct{}
 
-	// mu is held while the reconciler takes a step, and by those who read its state. A step calls
-	// nobody's code and waits for nothing.
+	// mu is held while the reconciler takes a step and while its state is read. A step does not block
+	// and calls no code of the user or the runtime.
 	mu         sync.Mutex
 	reconciler *reconciler // guarded by mu
 
 	// token is held by the goroutine that runs the loop.
 	token chan struct{}
-	timer clock.Timer // of the next step; owned by the goroutine that holds the token
+	timer clock.Timer // for the next step; owned by the goroutine that holds token
 
-	// lifecycle is held by Start and Stop. It is no mutex: in a synctest bubble, a goroutine that
-	// waits for a mutex would keep the time from passing for which Stop waits.
+	// lifecycle is held by Start and Stop. It is not a mutex: in a synctest bubble, a goroutine that
+	// waits for a mutex stops the time, and Stop would never return.
 	lifecycle chan struct{}
 
-	// running is what goes on between Start and Stop; nil while stopped. The holder of lifecycle
-	// sets it.
+	// running is nil while the generator is stopped; set by the holder of lifecycle.
 	running atomic.Pointer[running]
 	joined  sync.WaitGroup // guarded by lifecycle
 }
 
-// running is what Stop needs of a Start.
+// running is what Stop needs to undo a Start.
 type running struct {
-	ended  func() error // of the context of Start
+	ended  func() error // ctx.Err of the context passed to Start
 	end    context.CancelFunc
-	forget func() bool // the end of that context no longer calls stop
+	forget func() bool // cancels the AfterFunc that calls stop when that context ends
 }
 
-// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes cache. The
-// channel of Watch has the capacity channelCapacity; see WithCapacity. A zero or negative period
-// selects DefaultRelistPeriod; one of more than a second is shortened to half of the threshold
-// (WithRelistThreshold) if it is longer. Nothing runs until Start or Relist.
+// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes cache. Watch's
+// channel has the capacity channelCapacity; see WithCapacity. Nothing runs until Start or Relist.
 //
-// The cache is the generator's from now on: it is empty, and a generator that had it before writes
-// nothing into it any more. Like the kubelet's, NewGenericPLEG returns no error. It panics if
-// runtime, cache or clock is nil.
+// A zero or negative period selects DefaultRelistPeriod. A period longer than both one second and half
+// of the threshold (WithRelistThreshold) is shortened to the larger of the two.
+//
+// NewGenericPLEG empties the cache; a generator that had it before can no longer write to it. Like the
+// kubelet's, NewGenericPLEG returns no error. It panics if runtime, cache or clock is nil.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	switch {
@@ -129,7 +125,6 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	return g
 }
 
-// orDefault returns the value, or the default if the value is zero or negative.
 func orDefault[T int | time.Duration](value, byDefault T) T {
 	if value > 0 {
 		return value
@@ -137,7 +132,7 @@ func orDefault[T int | time.Duration](value, byDefault T) T {
 	return byDefault
 }
 
-// findCompanions finds out which optional interfaces the runtime implements.
+// findCompanions detects the optional interfaces of the runtime.
 func (g *GenericPLEG) findCompanions() {
 	g.getter, _ = g.runtime.(PodGetter)
 	if source, ok := g.runtime.(EventSource); ok {
@@ -162,8 +157,8 @@ func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Conte
 	return e
 }
 
-// register registers the collectors. A failure is only logged: a generator without metrics is better
-// than an agent that does not start.
+// register registers the collectors. It only logs failures, because a generator without metrics is
+// better than an agent that does not start.
 func (g *GenericPLEG) register() {
 	if g.opts.registerer == nil {
 		return
@@ -182,12 +177,12 @@ func (g *GenericPLEG) register() {
 // Cache returns the cache that the generator writes.
 func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 
-// Clock returns the clock of the times in events and reports.
+// Clock returns the clock that the times in events and reports come from.
 func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 
-// Start begins to relist, at once and then every period, and to follow the runtime's streams of
-// events and of exits, where there are such. It returns at once. The generator runs until Stop, or
-// until ctx ends, which does what Stop does. Starting a running generator does nothing.
+// Start makes a full relist at once and then every period, and follows the runtime's streams of
+// events and of exits, if it has them. It does not block. The generator runs until Stop is called
+// or ctx ends, which has the same effect. Starting a running generator does nothing.
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
@@ -212,17 +207,18 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 	}
 }
 
-// setPeriodic starts or ends the full lists of every period.
 func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
-// Stop ends everything that Start started and returns when it has ended. It cancels the calls in
-// flight. A call that ignores cancellation for five seconds is logged and left behind, and no second
-// one is made for its pod until it returns. The channels of Subscribe are closed; the channel of
-// Watch stays open and delivers again after another Start. Readers blocked on the cache stay
-// blocked. Stopping a generator that does not run cancels the calls that Relist left behind.
+// Stop ends everything that Start started, cancels the calls in flight, and returns when all have
+// ended. It gives a call that ignores cancellation five seconds, then logs it and leaves it behind.
+// No second call is made for that pod until the first returns.
+//
+// Stop closes the channels of Subscribe. The channel of Watch stays open and delivers again after
+// another Start. Readers blocked on the cache stay blocked. If the generator is not running, Stop
+// cancels the calls that Relist left behind.
 func (g *GenericPLEG) Stop() { g.stop(nil) }
 
-// stop stops the generator if r is what runs, or nil, and logs the calls that are left behind.
+// stop stops the generator if r is the current run or nil, and logs the calls that are left behind.
 func (g *GenericPLEG) stop(r *running) {
 	g.lock()
 	var left []calls.Info
@@ -236,7 +232,7 @@ func (g *GenericPLEG) stop(r *running) {
 	}
 }
 
-// lock takes lifecycle. It panics if NewGenericPLEG has not made it.
+// lock takes lifecycle. It panics if g was not made by NewGenericPLEG.
 func (g *GenericPLEG) lock() {
 	if g.lifecycle == nil {
 		panic("pleg: the GenericPLEG was not made by NewGenericPLEG") //nolint:forbidigo // a mistake in the caller's code
@@ -244,34 +240,35 @@ func (g *GenericPLEG) lock() {
 	g.lifecycle <- struct{}{}
 }
 
-// stopLocked returns the calls that are left behind.
+// stopLocked stops the generator and returns the calls that are left behind.
 func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 	if r := g.running.Load(); r != nil {
 		r.forget()
 		r.end()
 	}
-	g.joined.Wait() // first, so that no call begins that is not cancelled
+	g.joined.Wait() // first, so that the loop begins no call after Stop below
 	g.updates.Halt()
 	g.running.Store(nil)
 	return g.calls.Stop(errStopped, time.NewTimer(stopGrace).C)
 }
 
-// Watch returns the channel of the events: always the same one, never closed. Its first events
-// describe the pods that exist when Watch is first called.
+// Watch returns the channel of the events: always the same, and never closed. Its first events
+// describe the pods that exist at the first call of Watch.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
-// Relist makes one full relist and returns when it is complete: the state of every pod was observed
-// after Relist was called, the PodSyncs that are due are delivered, and every event that fits is in
-// the channels. It inspects pods again whose inspection failed. It does not wait for a pod with a
-// failed single-pod list, or with a slow call, which has run for longer than a relist period. If the
-// full list fails, Relist returns its error, and nothing has changed; the error of an inspection is
-// in the cache. If ctx ends first, the error wraps its cause, and the relist goes on.
+// Relist makes one full relist and returns when it is complete. Every pod's state was then observed
+// after the call, due PodSyncs are delivered, and the channels have every event that fits. Pods
+// whose inspection failed are inspected again. Relist does not wait for a pod whose pod list
+// failed, or for calls that have run for longer than a relist period.
 //
-// Without Start, it runs in the caller's goroutine. Timeouts use the injected clock; with a fake
-// clock, step it from another goroutine if a call hangs.
+// If the full list fails, Relist returns its error, and nothing has changed. Errors of inspections
+// are in the cache. If ctx ends first, the error wraps the cause, and the relist goes on.
+//
+// Without Start, the relist runs in the caller's goroutine. Timeouts use the injected clock: if a
+// call blocks, a fake clock must be stepped from another goroutine.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
 	caller := newRelistCaller()
-	if ctx.Err() == nil { // else nobody might take the request in
+	if ctx.Err() == nil { // otherwise the request might stay in the inbox
 		g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 		g.run(ctx, caller.done)
 		g.updates.Fill()
@@ -282,35 +279,35 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 	return caller.err
 }
 
-// RequestRelist asks for a single-pod relist as soon as possible, and returns at once. The request
-// is answered by a list that begins after it; requests made before that list begins are coalesced.
-// If the runtime does not implement PodGetter, a full relist answers it.
+// RequestRelist requests a list of one pod and does not block. A list that begins after the request
+// answers it; requests made before that list begins are coalesced. If the runtime does not
+// implement PodGetter, a full relist answers.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
 	}
 }
 
-// RequestReinspect asks for an inspection of a pod, even if no list shows it changed, and returns at
-// once. The inspection begins after the request. Subscribers get a PodSync once the cache holds its
-// status or error. A pod that is not known is not inspected.
+// RequestReinspect requests an inspection of a pod, whether a list shows a change or not, and does
+// not block. The inspection begins after the request. When the cache holds its status or error,
+// subscribers get a PodSync. A request for an unknown pod is ignored.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
 
 // onReaderBlocked implements cacheOwner.
 func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
-	if g.getter != nil { // else the next full list answers
+	if g.getter != nil { // otherwise the reader waits for the next full list
 		g.RequestRelist(uid)
 	}
 }
 
 // Defaults of the options.
 const (
-	// DefaultInspectionWorkers is the number of inspections that run at once.
+	// DefaultInspectionWorkers is how many inspections run at once.
 	DefaultInspectionWorkers = 8
-	// DefaultRuntimeRequestTimeout is the deadline of a call of the runtime, a list or an
-	// inspection: the default of the kubelet's --runtime-request-timeout.
+	// DefaultRuntimeRequestTimeout is the deadline of a list or an inspection: the default of the
+	// kubelet's --runtime-request-timeout.
 	DefaultRuntimeRequestTimeout = 2 * time.Minute
 )
 
@@ -328,45 +325,44 @@ type options struct {
 }
 
 // WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
-// Verbosity follows the kubelet: 2 logs containers that finished, slow inspections and the event
-// stream's breaks, 4 every transition and status, 5 every relist.
+// Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost event
+// streams; 4 every transition and status; 5 every relist.
 //
-// A logger must not call the generator. A logger that blocks stops the generator.
+// The logger must not call the generator. A logger that blocks also blocks the generator.
 func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that implements
-// prometheus.Collector. By default nothing is registered. A registration that fails is logged. Two
-// generators on one registry need prometheus.WrapRegistererWith, so that a label tells them apart.
+// prometheus.Collector. The default registers nothing. A failed registration is logged. To use one
+// registry for two generators, give each a label with prometheus.WrapRegistererWith.
 func WithRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
-// WithoutKubeletMetrics registers none of the generator's metrics whose name begins with kubelet_.
-// It is for a host that has its own, such as a kubelet, because a registry takes no name twice. The
-// option does not change the metrics of a Runtime that is a prometheus.Collector: package cri has an
-// option of the same name. By default all metrics are registered.
+// WithoutKubeletMetrics does not register the generator's metrics with names that begin with kubelet_.
+// Use it in a program that has its own, such as a kubelet, because a registry accepts each name once.
+// It does not affect the metrics of the Runtime: package cri has an option of the same name.
 func WithoutKubeletMetrics() Option { return func(o *options) { o.noKubeletMetrics = true } }
 
-// WithRelistThreshold sets how old the last successful relist, or an inspection that hangs, may be
-// before Healthy reports false. Zero or less selects DefaultRelistThreshold, the default.
+// WithRelistThreshold sets when Healthy reports false: when the last successful relist, or unanswered
+// inspections, are older than threshold. Zero or less selects DefaultRelistThreshold, the default.
 func WithRelistThreshold(threshold time.Duration) Option {
 	return func(o *options) { o.relistThreshold = threshold }
 }
 
-// WithInspectionWorkers sets how many inspections run at once. It does not count up to 64 slow ones,
-// those older than a relist period. Zero or less selects DefaultInspectionWorkers, the default.
+// WithInspectionWorkers sets how many inspections run at once. Up to 64 inspections that are slow,
+// having run for longer than a relist period, are not counted. Zero or less selects
+// DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) { o.inspectionWorkers = workers }
 }
 
-// WithRuntimeRequestTimeout sets the deadline of a call of the runtime, a list or an inspection.
-// After it the call has failed: it is cancelled, and its late answer is discarded. Zero or less
-// selects DefaultRuntimeRequestTimeout, the default.
+// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call
+// has failed and is cancelled; a later answer is discarded. Zero or less selects
+// DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.requestTimeout = timeout }
 }
 
-// WithPollingOnly limits the generator to full relists: every period, on Relist and on
-// RequestRelist. It opens no stream of events or of exits and makes no single-pod relist. Blocked
-// readers wait for the next full relist.
+// WithPollingOnly limits the generator to full relists: every period, on Relist and on RequestRelist.
+// It opens no stream and lists no single pods. Blocked readers wait for the next full relist.
 func WithPollingOnly() Option { return func(o *options) { o.pollingOnly = true } }

@@ -17,56 +17,53 @@ type HealthReport struct {
 	// Healthy and Reason are what Healthy returns.
 	Healthy bool   `json:"healthy"`
 	Reason  string `json:"reason,omitempty"`
-	// Runtime is the runtime's description of itself, if it is a Describer.
+	// Runtime is the runtime's description of itself; empty if it is no Describer.
 	Runtime string `json:"runtime,omitempty"`
-	// LastRelist is when the last successful full relist began; zero if there was none.
+	// LastRelist is when the last successful full relist began; zero for none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
-	// RelistError is the error of the last full relist, if it failed. RelistFailingSince is when the
-	// first one failed since the last that succeeded.
+	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is
+	// when the first of the failures in a row occurred.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
-	// CallsInFlight are the calls that have not returned, oldest first: those that the runtime
-	// reports if it is a CallReporter, else the generator's calls of Runtime. A runtime reports an
-	// event stream until it has accepted it.
+	// CallsInFlight are the unanswered calls, oldest first. If the runtime is a CallReporter, it reports
+	// them, including streams not yet accepted. Otherwise they are the generator's lists and inspections.
 	CallsInFlight []RuntimeCall `json:"callsInFlight,omitempty"`
-	// FailingPods are the pods whose inspection hangs or has failed, by UID.
+	// FailingPods are the pods with a stuck or failed inspection, sorted by UID.
 	FailingPods []FailingPod `json:"failingPods,omitempty"`
-	// Stream is the state of the event stream.
-	Stream StreamReport `json:"stream"`
-	// ExitStream is the state of the stream of exits; see ExitSource.
+	Stream      StreamReport `json:"stream"`
+	// ExitStream is the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
-	// HungRelist is set while full relists hang; nil otherwise.
+	// HungRelist is set while full relists are stuck; otherwise nil.
 	HungRelist *HungRelist `json:"hungRelist,omitempty"`
-	// UnconfirmedExits are the containers whose exit event came more than a relist period ago, and
-	// which the runtime's lists and statuses still show running, by pod.
+	// UnconfirmedExits are the containers that the runtime still lists as running more than a relist
+	// period after their exit event, by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
-	// BlockedReaders is the number of readers that wait on the cache.
+	// BlockedReaders is the number of readers that wait for the cache.
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	// Backlog is the number of pods with updates that did not fit into a subscriber's channel, or
-	// that Handle has not handled, summed over the subscribers.
+	// Backlog is how many pods have updates that do not fit into a subscriber's channel, or that
+	// Handle has not handled, summed over all subscribers.
 	Backlog int `json:"backlog"`
-	// NamedSubscribers are the subscriptions that have a name, by name.
+	// NamedSubscribers are the subscriptions that have a name, sorted by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
-// HungRelist is a full relist that has run for longer than a period, and for twice as long as the last
-// one that succeeded or ten seconds. If it is given up at its deadline, the hang lasts until the runtime
-// answers a later one. Meanwhile the known pods are inspected in turn, each at most every other period.
+// HungRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
+// or twice the last successful one, whichever is shorter. After a timeout, full relists stay stuck until
+// the runtime answers one. Meanwhile each known pod is inspected, at most every other period.
 type HungRelist struct {
-	// Since is when the first full relist that hangs began.
+	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods whose inspection hangs too, by UID. One of them most likely has the
-	// container that blocks the runtime.
+	// Suspects are the pods with stuck inspections, by UID. Most likely, one of them blocks the runtime.
 	Suspects []FailingPod `json:"suspects,omitempty"`
-	// Answered is the number of pods whose inspection has succeeded since.
+	// Answered is how many pods were inspected successfully since.
 	Answered int `json:"answered"`
 }
 
-// UnconfirmedExit is a container whose exit only an exit event has reported.
+// UnconfirmedExit is a container whose exit was reported only by an exit event.
 type UnconfirmedExit struct {
 	PodUID      types.UID `json:"podUID"`
 	Namespace   string    `json:"namespace,omitempty"`
@@ -80,64 +77,60 @@ type UnconfirmedExit struct {
 
 // SubscriberReport is the state of the subscriptions of one name; see WithName.
 type SubscriberReport struct {
-	Name string `json:"name"`
-	// Subscriptions is the number of subscriptions of that name.
-	Subscriptions int `json:"subscriptions"`
-	// Backlog is the number of pods with undelivered updates, summed over the subscriptions.
+	Name          string `json:"name"`
+	Subscriptions int    `json:"subscriptions"`
+	// Backlog is how many pods have undelivered updates, summed over the subscriptions.
 	Backlog int `json:"backlog"`
 }
 
-// FailingPod is a pod whose inspection has failed, or has hung for longer than a relist period.
+// FailingPod is a pod with a failed or stuck inspection: a stuck one is unanswered for longer than
+// a period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the hang began, zero if there is none. Since then the runtime has
-	// answered no inspection of the pod.
+	// HangingSince is when the oldest stuck inspection began; zero for none. The runtime has answered
+	// no inspection of the pod since.
 	HangingSince time.Time `json:"hangingSince,omitzero"`
-	// Failures is the number of failures in a row.
+	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
-	// Error is the last failure.
+	// Error is the error of the last failure.
 	Error string `json:"error,omitempty"`
 }
 
 func (p FailingPod) hangs() bool { return !p.HangingSince.IsZero() }
 
-// StreamState is the state of a stream of the runtime: of events, or of exits.
+// StreamState is the state of one of the runtime's streams.
 type StreamState string
 
 const (
-	// StreamOff means that the generator is stopped or polling only, or the runtime does not
-	// implement EventSource or, for exits, ExitSource.
+	// StreamOff means that the generator is stopped or polling only, or that the runtime does not
+	// implement EventSource or ExitSource.
 	StreamOff StreamState = "off"
-	// StreamConnecting means that the stream is requested and not yet accepted.
+	// StreamConnecting means that the stream is requested but not yet accepted.
 	StreamConnecting StreamState = "connecting"
 	// StreamConnected means that the runtime has accepted the stream.
 	StreamConnected StreamState = "connected"
-	// StreamBroken means that the stream has ended; NextTry is when it is opened again.
+	// StreamBroken means that the stream has ended. It is opened again at NextTry.
 	StreamBroken StreamState = "broken"
-	// StreamUnsupported means that the runtime has no such stream; NextTry is the next attempt.
+	// StreamUnsupported means that the runtime has no such stream. It is tried again at NextTry.
 	StreamUnsupported StreamState = "unsupported"
 )
 
-// StreamReport is the state of the event stream, or of the stream of exits.
+// StreamReport is the state of the stream of events or of exits.
 type StreamReport struct {
 	State StreamState `json:"state"`
-	// Since is when the state was entered; of a stream that is not connected, when the first attempt
-	// began since it was connected last.
+	// Since is when the state was entered or, during attempts to connect, when the first one began.
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or the last attempt to open one, ended by itself. It stays while
-	// another stream is connected, and after Stop.
+	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the next connection is attempted at the latest. When a full list succeeds
-	// after one that failed, it is attempted at once.
+	// NextTry is when the stream is opened again; it is opened earlier if failing full lists succeed again.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 
-// health is the state of the generator at one moment: its report, and what else the reason of the
-// report and the metrics need.
+// health is a HealthReport with what its Reason and the metrics need.
 type health struct {
 	HealthReport
 	now            time.Time
@@ -145,14 +138,14 @@ type health struct {
 	started        bool
 	listErr        error // of the last full list; nil if it succeeded
 	listErrAt      time.Time
-	lastInspection time.Time // when an inspection succeeded last
-	runningPods    int       // pods with a running sandbox
+	lastInspection time.Time // when the last successful inspection ended
+	runningPods    int       // with a running sandbox
 	containers     map[State]int
-	calls          []RuntimeCall // the generator's lists and inspections in flight, oldest first
-	reported       []RuntimeCall // the calls that the runtime reports, oldest first
+	calls          []RuntimeCall // the generator's lists and inspections, oldest first
+	reported       []RuntimeCall // the runtime's CallsInFlight, oldest first
 }
 
-// health returns what the reconciler knows of the health.
+// health returns the reconciler's part of the health.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
 		HealthReport: HealthReport{LastRelist: r.fullSucceeded},
@@ -171,7 +164,7 @@ func (r *reconciler) health(now time.Time) *health {
 	return h
 }
 
-// add counts a pod, and reports what is wrong with it.
+// add counts a pod and its containers, and adds what is wrong with it.
 func (h *health) add(rec *podRecord, period time.Duration) {
 	pod := rec.pod
 	h.Pods++
@@ -206,13 +199,12 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	}
 }
 
-// since returns the age of a time.
 func (h *health) since(t time.Time) time.Duration { return h.now.Sub(t) }
 
-// ago returns the age of a time for people: to a tenth of a second, and never negative.
+// ago returns the age of a time for messages: rounded to 100 ms, and never negative.
 func (h *health) ago(t time.Time) time.Duration { return max(0, h.since(t)).Round(time.Second / 10) }
 
-// unhealthy is the one rule of health: nil, or the reason.
+// unhealthy is the only rule of health. It returns why the generator is unhealthy, or nil.
 func (h *health) unhealthy() error {
 	if h.LastRelist.IsZero() {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
@@ -233,14 +225,14 @@ func (h *health) unhealthy() error {
 		len(hanging), h.threshold, h.ago(h.lastInspection), h.inspectionCause(oldest))
 }
 
-// listCause returns why there is no newer list: the call in flight, and the last error.
+// listCause returns why there is no newer list: the call in flight, the last error, or both.
 func (h *health) listCause() error {
 	running := ""
 	if lists := h.callsOf(methodGetPods); len(lists) > 0 {
 		call := lists[0]
 		ofNoPod := func(c RuntimeCall) bool { return c.PodUID == "" && c.Object == "" }
 		if i := slices.IndexFunc(h.reported, ofNoPod); i >= 0 {
-			call = h.reported[i] // the list waits for it
+			call = h.reported[i] // the runtime's call that the list waits for
 		}
 		running = h.running(call) + h.besideList()
 	}
@@ -258,7 +250,7 @@ func (h *health) listCause() error {
 	}
 }
 
-// besideList names the pods that are stuck while a full list is, and counts those inspected since.
+// besideList describes, while a full list is stuck, the other stuck pods and the pods inspected since.
 func (h *health) besideList() (text string) {
 	if h.HungRelist == nil {
 		return ""
@@ -275,8 +267,7 @@ func (h *health) besideList() (text string) {
 	return text
 }
 
-// unsynced says what the generator waits for before it has synced: the first list, or the
-// inspections of its pods.
+// unsynced returns why the generator has not synced.
 func (h *health) unsynced() error {
 	inspecting := h.callsOf(methodGetPodStatus)
 	switch {
@@ -291,17 +282,16 @@ func (h *health) unsynced() error {
 	}
 }
 
-// callsOf returns the generator's calls of a method that are in flight, oldest first.
+// callsOf returns the generator's calls of a method in flight, oldest first.
 func (h *health) callsOf(method string) []RuntimeCall {
 	return slices.DeleteFunc(slices.Clone(h.calls), func(c RuntimeCall) bool { return c.Method != method })
 }
 
-// running says for how long a call has been in flight.
 func (h *health) running(c RuntimeCall) string {
 	return fmt.Sprintf("%s has been running for %v", describeCall(c), h.ago(c.Since))
 }
 
-// inspectionCause names the call that hangs for a pod.
+// inspectionCause describes the stuck call of a pod.
 func (h *health) inspectionCause(p FailingPod) string {
 	call := methodGetPodStatus
 	if i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.PodUID == p.PodUID }); i >= 0 {
@@ -322,31 +312,32 @@ func describeCall(c RuntimeCall) string {
 	return c.Method + " of " + c.Object
 }
 
-// Healthy reports whether the generator works, and if not, why not. It reports false before the
-// first successful relist; when the last one began longer ago than the threshold; and when the
-// inspections of two pods or more have hung for longer than the threshold and no inspection of any
-// pod has succeeded in that time. One pod that hangs never makes a node unhealthy: while pods hang,
-// a healthy pod is inspected as a canary six times within the threshold.
+// Healthy reports whether the generator works, and if not, why. It reports false in three cases:
 //
-// The error names the call that hangs, the pod or container that it is for, and for how long it has
-// hung, or the last error. If a full list hangs, it also names a pod whose inspection hangs too, and
-// says how many are answered. Healthy has no side effects and never blocks.
+//   - No relist has succeeded yet.
+//   - The last successful relist began longer ago than the threshold.
+//   - Inspections of two or more pods are older than the threshold, and none has succeeded in that time.
+//
+// One stuck pod never makes a node unhealthy. While pods are stuck, healthy pods are inspected as
+// canaries, six times within the threshold.
+//
+// The error names the stuck call, its pod or container and its age, or else the last error. If a full
+// list is stuck, it also names a pod with a stuck inspection and counts the pods inspected since.
+// Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
 	return err == nil, err
 }
 
-// HasSynced reports whether the first full list is complete: each pod in it was inspected, or its
-// inspection has failed or is slow. HealthReport names the pods that fail or are slow. Once true it
-// stays true. It never blocks.
+// HasSynced reports whether the first full list is complete: each of its pods was inspected, or its
+// inspection failed or is slow. HealthReport names those pods. Once true, it stays true. It never blocks.
 //
-// A pod whose sandbox is being made is in no list, although its cgroup and its volumes exist: see
+// A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist; see
 // PodCache.Lookup.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
-// WaitForSync returns nil as soon as HasSynced is true. If ctx ends before that, the error wraps its
-// cause and says what WaitForSync waited for, in the words of Healthy. It does not start the
-// generator.
+// WaitForSync returns nil as soon as HasSynced is true. If ctx ends first, the error wraps the
+// cause and names the calls that WaitForSync waited for. It does not start the generator.
 func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	select {
 	case <-g.synced:
@@ -354,14 +345,13 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	missing := g.diagnosis().unsynced()
-	if g.HasSynced() { // before ctx ended, or as it did
+	if g.HasSynced() { // perhaps just after ctx ended
 		return nil
 	}
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
-// Pods returns the pods as they were listed last, sorted by UID, inspected or not. It never waits
-// for the runtime.
+// Pods returns the newest listed pods, sorted by UID, inspected or not. It never waits for the runtime.
 func (g *GenericPLEG) Pods() Pods {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -373,7 +363,7 @@ func (g *GenericPLEG) Pods() Pods {
 	return pods
 }
 
-// HealthReport returns the health and what decides it. It has no side effects and never blocks.
+// HealthReport returns the health and the facts behind it. It has no side effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.diagnosis()
 	if err := h.unhealthy(); err != nil {
@@ -386,7 +376,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	return h.HealthReport
 }
 
-// diagnosis returns the health with the calls that the runtime reports.
+// diagnosis returns the health, including what the runtime reports.
 func (g *GenericPLEG) diagnosis() *health {
 	h := g.health()
 	h.CallsInFlight = h.calls
@@ -397,7 +387,7 @@ func (g *GenericPLEG) diagnosis() *health {
 	return h
 }
 
-// health returns the health as far as it is known without the runtime.
+// health returns the health without asking the runtime.
 func (g *GenericPLEG) health() *health {
 	g.mu.Lock()
 	h := g.reconciler.health(g.clock.Now())
@@ -414,7 +404,7 @@ func (g *GenericPLEG) health() *health {
 	return h
 }
 
-// guarded runs a method of the runtime that may panic.
+// guarded calls a method of the runtime that may panic.
 func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -424,7 +414,6 @@ func (g *GenericPLEG) guarded(name string, method func()) {
 	method()
 }
 
-// runtimeCall converts a call to its form in a report.
 func runtimeCall(info calls.Info) RuntimeCall {
 	call := RuntimeCall{Method: info.Method, PodUID: info.PodUID, Since: info.Since}
 	if info.Object != nil {

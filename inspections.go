@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// beginInspection notes the inspection of a record. Its stamp is that of the newest list that
-// showed this record, never that of a list that showed something else.
+// beginInspection records what the inspection is made for: the pod and the stamp of the newest
+// believed list.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
@@ -24,9 +24,9 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection takes in the result of an inspection. A dead or late inspection has failed
-// already; that it came back shows that another may succeed. An inspection that Stop cancelled
-// counts as not begun.
+// completeInspection handles the result of an inspection. If the pod was already published without
+// it, because it was slow or timed out, the result is ignored. A success shows that another
+// inspection is worthwhile. An inspection that Stop cancelled is made again.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
@@ -41,7 +41,7 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	r.forgetEnds(rec)
 }
 
-// inspected acts on the status, or the error, of a pod that is present.
+// inspected handles the result of an inspection for a pod that is present.
 func (r *reconciler) inspected(rec *podRecord, res *result) {
 	var status *PodStatus
 	err, contradicts := res.err, false
@@ -73,10 +73,11 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 }
 
-// publishExits settles ends, and stores and publishes the exits that subscribers were not sent. It
-// publishes only those of containers that subscribers have. The exit of a new container waits for
-// the pod's inspection, as other changes do; if that is slow, the pod is published with an error.
-// For looked, see settle.
+// publishExits settles ends, and publishes exits and settled ends that subscribers do not have. looked
+// is when the last inspection began; see settle.
+//
+// It publishes exits of published containers only. The exit of a new container waits for the inspection
+// of its pod, as other changes do. If that inspection is slow, the pod is published with an error.
 func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
 	settled := r.settle(rec, looked)
 	if rec.published != nil {
@@ -96,9 +97,8 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 	}
 }
 
-// storeAgreeing stores a status that agrees with the record: the pod is as fresh as its newest
-// list. Another inspection would show the same, unless a PodSync was requested since this one
-// began.
+// storeAgreeing stores a status that agrees with the record, as observed by its newest list. The
+// pod is not inspected again, unless a PodSync was requested after this inspection began.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {
@@ -109,24 +109,22 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted acts on a status that differs from the record. Either may be older. A status that is
-// stored counts as of the list that it was made for, and the pod is listed again after a back-off.
-// If the cache has something newer, that stays, and the pod is listed again at once.
+// contradicted handles a status that differs from the record; either may be the older. If the status
+// is stored, the pod is listed again after a back-off; if the cache has a newer one, at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeOlder(rec, status, nil); {
 	case rec.inspect:
 	case stored:
 		r.retryLater(rec)
-	default: // a list has shown the record since the inspection began: the next status is newer
+	default: // a list has confirmed the record since the inspection began: the next status is newer
 		r.request(rec, CausePeriod)
 	}
 }
 
-// storeOlder stores and publishes the result of an inspection that is superseded or contradicts
-// the record, as of the list that it was made for, so that a pod which keeps changing is
-// published too. The pod stays stale. If the cache holds something newer it does nothing, and
-// reports so.
+// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod
+// that keeps changing is published too. The pod stays stale, as observed by the list that the
+// inspection was made for. stored is false if the cache has a newer result.
 func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -140,9 +138,8 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 	return true
 }
 
-// inspectionLate logs an inspection that is slow. From then on its pod counts as hanging: a canary is
-// inspected, and Relist does not wait for the pod. An inspection that is dead has failed. A pod that
-// has not changed stays as fresh as its lists until then.
+// inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and known
+// exits are published. A timed-out one has failed. Until then, a pod that has not changed stays fresh.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowDead {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
@@ -156,18 +153,17 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	r.publishExits(rec, CauseExit, late.Began)
 }
 
-// inspectionDied is inspectionFailed for an inspection past its deadline.
+// inspectionDied handles an inspection that has timed out.
 func (r *reconciler) inspectionDied(rec *podRecord) {
 	r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 }
 
-// deadlineError is the error of a call that is dead.
 func (r *reconciler) deadlineError(method string) error {
 	return fmt.Errorf("%s has not returned within %v: %w", method, r.cfg.Timeout, context.DeadlineExceeded)
 }
 
-// inspectionFailed stores an error beside the last good status, publishes the record, and has the
-// pod listed and inspected again after a back-off.
+// inspectionFailed stores an error, publishes the record, and requests another list and inspection
+// after a back-off. The last good status stays in the cache.
 func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	rec.stale = false
 	r.store(rec, nil, err, rec.at, rec.at)
@@ -176,9 +172,8 @@ func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	r.retryLater(rec)
 }
 
-// store stores the result of an inspection that was made for the list stamped made; observed is
-// how fresh the pod is with it. It reports whether it is a status after an error: then a PodSync
-// is due.
+// store stores the result of an inspection. made is the list that it was made for, observed the newest
+// list that confirms it. recovered is true for the first status after an error: a PodSync is then due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec.UID, status, err, made, observed, r.isHeld(rec))
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
@@ -198,7 +193,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 	return recovered
 }
 
-// publishMade publishes what the inspection was made for: the cache holds its result.
+// publishMade publishes the pod for which the inspection was made. The cache already has the result.
 func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	made := rec.inspecting
 	u := r.updateOf(rec, made)
@@ -210,8 +205,7 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	r.publish(rec, u)
 }
 
-// updateOf returns the update of a snapshot. Its cause is that of the change in it or, without
-// one, that somebody asked for a PodSync, or the period.
+// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	at := s.at
 	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
@@ -225,9 +219,8 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	return u
 }
 
-// agrees reports whether a status has the same containers and sandboxes as the list of its pod,
-// in the same states. A status without any sandbox is not compared in its sandboxes: the runtime
-// inspects none.
+// agrees reports whether a status and the listed pod have the same containers and sandboxes, in the same
+// states. If the status has no sandboxes, they are not compared, because some runtimes do not inspect them.
 func agrees(pod *Pod, status *PodStatus) bool {
 	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },
 		func(c *Container, s *Status) bool { return plegStateOf(c) == plegStateIn(s.State) }) {
@@ -241,13 +234,12 @@ func agrees(pod *Pod, status *PodStatus) bool {
 			})
 }
 
-// paired reports whether each of what is listed has one status, which agrees with it, and there
-// are no others.
+// paired reports whether each listed container has one agreeing status, and there are no other statuses.
 func paired[S any](listed []*Container, statuses []S, id func(S) string, agree func(*Container, S) bool) bool {
 	if len(statuses) != len(listed) {
 		return false
 	}
-	taken := make([]bool, len(listed)) // on the stack for an ordinary pod
+	taken := make([]bool, len(listed))
 	for i, s := range statuses {
 		at := index(listed, i, id(s))
 		if at < 0 || taken[at] || !agree(listed[at], s) {

@@ -9,7 +9,6 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// beginFullList notes a full list that begins.
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.begin()
 	if !r.fullBegan.IsZero() {
@@ -19,10 +18,9 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.out.info(5, "Relisting", "cause", c.Cause)
 }
 
-// completeFullList takes in the result of a full list. A list with an error has failed, whatever
-// pods it brings: a partial list removes nothing, and answers no request. A dead list has failed
-// already. Its answer is discarded, because it may be older than an absence that was forgotten
-// since.
+// completeFullList handles the result of a full list. If it has an error, its pods are ignored: a
+// partial list must not remove pods or answer requests. A list that has timed out is ignored too,
+// because it may be older than removals that the records have forgotten.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
@@ -40,7 +38,7 @@ func (r *reconciler) completeFullList(res *result) {
 	r.planRequested()
 }
 
-// fullListFailed notes a full list that failed. It changes nothing.
+// fullListFailed records that a full list failed. No pod changes.
 func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.sched.FullListEnded(c, false)
 	r.metrics.relistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
@@ -54,8 +52,8 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.out.relisted = append(r.out.relisted, r.relists.failed(err)...)
 }
 
-// applyFullList compares a full list with the records, and acts on what it says about each pod.
-// If a caller of Relist waits for the list, it is as if a list of each pod had been requested.
+// applyFullList compares a full list with the records and handles each difference. If a caller of
+// Relist waits for the list, each pod is treated as requested.
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	r.sched.FullListEnded(c, true)
 	r.all.answer(c.Stamp.Number)
@@ -72,7 +70,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.apply(found, c, asked)
 	}
 	r.cache.setAllObserved(c.Stamp.Time)
-	if isFirst { // pods that are not published yet may change before they are
+	if isFirst { // pods that are not yet published may change before they are
 		for _, rec := range r.records.byUID {
 			if rec.change != nil {
 				rec.change.initial = rec.listed
@@ -87,7 +85,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	r.relists.succeeded(c, compared)
 }
 
-// completePodList takes in the result of a single-pod list.
+// completePodList handles the result of a pod list.
 func (r *reconciler) completePodList(rec *podRecord, res *result) {
 	if res.call.Dead || res.stopped {
 		return
@@ -115,20 +113,19 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 
 var errNoPod = errors.New("the runtime returned no pod, and no error")
 
-// podListFailed notes that a list of the pod has failed. Its request stays open, and is tried again
-// after a period unless a full list answers it before.
+// podListFailed retries an open request after a period, unless a full list answers it first.
 func (r *reconciler) podListFailed(rec *podRecord) {
 	if rec.request.newest > 0 {
 		rec.due[listFailed] = r.sched.Now.Add(r.cfg.Period)
 	}
 }
 
-// apply acts on what the list c says about a pod. asked is true if a caller of Relist waits for the
-// list: then it answers for the pod as if it had been requested.
+// apply handles one pod of the list c. asked is true if a caller of Relist waits for the list,
+// which counts as a request for every pod.
 func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
-		if c.Stamp.After(rec.at) { // the list that is believed began earlier
+		if c.Stamp.After(rec.at) { // the believed list began earlier
 			r.request(rec, Cause(c.Cause))
 			r.freshen(rec)
 		}
@@ -151,8 +148,8 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	r.plan(rec)
 }
 
-// confirmed acts on a list that shows the record unchanged. If the list was asked for, the pod is
-// inspected again where the cache has no good status, or where an exit awaits its confirmation.
+// confirmed handles a list that does not change the record. If the list was requested, the pod is
+// inspected again if the cache has no good status or an exit is unconfirmed.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
 	if found.mayConfirmExit {
@@ -169,8 +166,7 @@ func (r *reconciler) confirmed(found comparison, asked bool) {
 	r.freshen(rec)
 }
 
-// changed acts on a list that shows a change: the pod is inspected, and stale until a status
-// agrees.
+// changed handles a list that changes the record: the pod is inspected, and is stale until a status agrees.
 func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	rec := found.rec
 	r.noteChange(found, c)
@@ -179,14 +175,13 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	r.freshen(rec)
 	rec.endBackOff()
 	rec.inspect = true
-	if rec.Inspection != nil && rec.Inspection.Dead { // no other can begin: the pod is published with an error
+	if rec.Inspection != nil && rec.Inspection.Dead { // no other can begin: publish the pod with an error
 		r.inspectionDied(rec)
 	}
 	r.forgetEnds(rec)
 }
 
-// gone acts on a list that shows that the pod is absent. Nothing has to be inspected, so it is
-// published at once.
+// gone handles a list without the pod. The pod is published at once, without an inspection.
 func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec := found.rec
 	r.noteChange(found, c)
@@ -205,16 +200,16 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec.change, rec.seen = nil, nil
 }
 
-// freshen has the cache know how fresh the pod is.
+// freshen updates cacheEntry.observed and cacheEntry.held.
 func (r *reconciler) freshen(rec *podRecord) {
 	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
 }
 
-// isHeld reports whether full lists do not make the pod fresher in the cache: it is stale, or the
-// newest full list was dropped for it.
+// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
+// newest full list was dropped for the pod.
 func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }
 
-// noteChange notes a change that a list shows, and counts what happened.
+// noteChange records a change that a list shows, and counts its transitions.
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
 	existed := rec.change == nil && rec.published == nil && (r.firstFull.Number == 0 || c.Stamp == r.firstFull)

@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// run runs the loop, once no other goroutine does, until ctx ends or done is closed; nil for never.
+// run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs
+// the loop.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
 	case g.token <- struct{}{}:
@@ -36,7 +37,7 @@ func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// isClosed reports whether a channel to which nobody sends is closed.
+// isClosed reports whether a channel is closed. Nothing must be sent on it.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -46,8 +47,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// step has the reconciler take one step with the present inputs, and carries its outputs out. The
-// channel that it returns fires when the next step is due; it is nil if that takes an input.
+// step takes one step of the reconciler and carries out its outputs. The returned channel fires
+// when the next step is due; it is nil if only an input can make one due.
 func (g *GenericPLEG) step() <-chan time.Time {
 	g.mu.Lock()
 	in := g.inbox.Take()
@@ -80,12 +81,12 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	return g.sleep(out.wake)
 }
 
-// methods are the names of the runtime's methods for each kind of call.
+// methods are the runtime's methods, by kind of call.
 var methods = [...]string{
 	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
 }
 
-// begin makes a call. Its result becomes an input.
+// begin makes a call and puts its result into the inbox.
 func (g *GenericPLEG) begin(c beginCall) {
 	info := calls.Info{Method: methods[c.Kind], PodUID: c.UID, Since: c.Began}
 	if c.pod != nil {
@@ -108,36 +109,34 @@ func (g *GenericPLEG) begin(c beginCall) {
 	})
 }
 
-// podObject is the pod that a call is for. Its name is formatted only when it is printed.
+// podObject formats the name of a pod only when it is printed.
 type podObject struct{ *Pod }
 
 func (p podObject) String() string { return podName(p.Pod) }
 
-// maxHints bounds the memory of hints about unknown pods, in case a runtime sends garbage faster
-// than it answers.
+// maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it answers.
 const maxHints = 10000
 
-// inputs are the inputs of one step of the reconciler. They are bounded: results by the calls in
-// flight, hints by maxHints, and requests because they are sets of pods.
+// inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
+// and exits by maxHints, and requests by being sets of pods.
 type inputs struct {
-	// periodic switches the relists of every period on or off.
+	// periodic starts or stops the full lists of every period; nil for no change.
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are the pods of RequestRelist and those with a reader that has begun to block,
-	// reinspects those of RequestReinspect.
+	// requests are pods to list (RequestRelist, blocked readers), reinspects pods to inspect
+	// (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods that events name.
+	// hints are the pods named by events.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, if the event stream was connected, and if there were
-	// more than maxHints.
+	// hintAll is true if an event named no pod, the stream was connected, or there were more than
+	// maxHints hints.
 	hintAll bool
-	// exits are the exit events; those beyond maxHints become hints.
+	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit
 }
 
-// result is a call that has returned.
 type result struct {
 	call   *schedule.Call
 	pods   []*Pod
@@ -148,7 +147,6 @@ type result struct {
 	stopped bool
 }
 
-// addHint adds an event of the runtime.
 func (in *inputs) addHint(e ContainerEvent) {
 	if e.PodUID == "" || len(in.hints) >= maxHints {
 		in.hintAll = true
@@ -157,7 +155,6 @@ func (in *inputs) addHint(e ContainerEvent) {
 	put(&in.hints, e.PodUID, struct{}{})
 }
 
-// addExit adds an exit event.
 func (in *inputs) addExit(e ContainerExit) {
 	switch {
 	case e.ContainerID == "":
@@ -168,59 +165,56 @@ func (in *inputs) addExit(e ContainerExit) {
 	}
 }
 
-// relistCaller is a caller of Relist.
 type relistCaller struct {
-	// done is closed when the relist is complete; err is why its list has failed.
+	// done is closed when the relist is complete. err is set before that; nil if the full list succeeded.
 	done chan struct{}
 	err  error
 }
 
 func newRelistCaller() *relistCaller { return &relistCaller{done: make(chan struct{})} }
 
-// sortedKeys returns the keys of a map in an order that can be repeated.
+// sortedKeys returns the keys of a map, sorted so that a run can be repeated.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
-	if len(m) == 0 { // as in most steps, which then allocate nothing for it
+	if len(m) == 0 { // avoids an allocation in most steps
 		return nil
 	}
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs is what a step wants done, in the order of the fields. A call to cancel may have returned.
+// outputs are carried out after a step, in order of the fields. Calls in cancel may have returned.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
 	log      []func(klog.Logger)
-	relisted []*relistCaller // their relist is complete
-	// listsRecovered is true if a full list has succeeded after one that failed.
+	relisted []*relistCaller // the callers whose relist is complete
+	// listsRecovered is true if a full list succeeded after one that failed.
 	listsRecovered bool
 	// wake is when the next step is due; zero for never.
 	wake time.Time
 }
 
-// beginCall is a call to make.
 type beginCall struct {
 	*schedule.Call
-	pod *Pod // to inspect, or as it is known; nil if it is not
+	pod *Pod // the pod to inspect or list, as it is known; nil if unknown
 }
 
-// cancelCall is a call to cancel.
 type cancelCall struct {
 	*schedule.Call
 	cause error
 }
 
-// info has a line logged after the step, when no lock is held: a logger may block.
+// info logs a line after the step, without a lock, because a logger may block.
 func (o *outputs) info(level int, message string, keysAndValues ...any) {
 	o.log = append(o.log, func(logger klog.Logger) { logger.V(level).Info(message, keysAndValues...) })
 }
 
-// error has an error logged after the step.
+// error logs an error after the step.
 func (o *outputs) error(err error, message string, keysAndValues ...any) {
 	o.log = append(o.log, func(logger klog.Logger) { logger.Error(err, message, keysAndValues...) })
 }
 
-// sleep returns a channel that fires at a time; nil for the zero time. The clock is read again once
-// the timer is set: a fake clock may have been stepped in between.
+// sleep returns a channel that fires at a time; nil for the zero time. It reads the clock again
+// after setting the timer, because a fake clock may have been stepped in between.
 func (g *GenericPLEG) sleep(wake time.Time) <-chan time.Time {
 	if g.timer != nil {
 		g.timer.Stop()

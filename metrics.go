@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The values of the label reason of pleg_container_exits_total: the words of CRI runtimes, which are
-// containerd's, "seccomp killed" of CRI-O and ContainerCannotRun of cri-dockerd, and two of our own.
+// exitReasons are values of the label reason of pleg_container_exits_total, with exitOther and
+// exitUnseen. Most are containerd's; "seccomp killed" is CRI-O's, ContainerCannotRun cri-dockerd's.
 var exitReasons = [...]string{
 	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
 }
@@ -17,17 +17,16 @@ var exitReasons = [...]string{
 const (
 	exitCompleted = "Completed"
 	exitError     = "Error"
-	exitOther     = "other"  // another reason, or none
-	exitUnseen    = "unseen" // the container was gone before an inspection saw its end
+	exitOther     = "other"  // any other reason, or none
+	exitUnseen    = "unseen" // the container was gone before an inspection showed its end
 )
 
-// metrics are the counters and histograms of a generator. They are updated as things happen.
 type metrics struct {
 	relistDuration, relistInterval, podRelistDuration, streamLatency  prometheus.Histogram
 	discardEvents, streamErrors, streamConnections, inspectionRetries prometheus.Counter
 	transitions, exits, bad                                           *prometheus.CounterVec
 
-	// reported are the causes of bad data that were logged, guarded by mu.
+	// reported has the kinds of bad data that were logged; guarded by mu.
 	mu       sync.Mutex
 	reported map[badReason]bool
 }
@@ -64,9 +63,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// newHistogram has classic buckets that are the kubelet's up to ten seconds, and reach past the
-// health threshold, so that a relist on the way to it can be seen. Its native buckets are each a
-// tenth wider than the one before, and enough for a millisecond to five minutes.
+// newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more up to five minutes,
+// past the health threshold. Its native buckets grow by a tenth, from a millisecond to five minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
@@ -78,7 +76,7 @@ func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// newCounterVec returns counters that are 0, not missing, for these values of a label at the start.
+// newCounterVec makes counters that are 0 from the start, not missing, for these values of the label.
 func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	for _, value := range values {
@@ -87,10 +85,10 @@ func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus
 	return vec
 }
 
-// gauge is a metric that is read from the health of the generator when it is collected.
+// gauge is a metric that is read from the health when it is collected.
 type gauge struct {
 	desc *prometheus.Desc
-	// read calls set with each value, and with its label if the metric has one.
+	// read calls set with each value, and the label's value if there is a label.
 	read func(h *health, set setGauge)
 }
 
@@ -116,7 +114,7 @@ var kubeletGauges = []gauge{
 		prometheus.NewDesc("kubelet_running_containers", "Number of containers currently running",
 			[]string{"container_state"}, nil),
 		func(h *health, set setGauge) {
-			// A state without containers is reported as zero, not left at its last value.
+			// Report a state without containers as zero.
 			for _, state := range [...]State{
 				ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown,
 			} {
@@ -167,7 +165,6 @@ var ownGauges = []gauge{
 		func(h *health) float64 { return oneIf(h.Stream.State == StreamConnected) }),
 }
 
-// collector collects some of the metrics.
 type collector struct {
 	counters []prometheus.Collector
 	gauges   []gauge
@@ -213,7 +210,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// countFailing returns how many of the failing pods are meant.
+// countFailing returns how many failing pods match.
 func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	for _, p := range h.FailingPods {
 		n += oneIf(meant(p))
@@ -221,7 +218,6 @@ func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	return n
 }
 
-// oneIf returns 1 for true and 0 for false.
 func oneIf(is bool) float64 {
 	if is {
 		return 1
@@ -229,15 +225,15 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// countDiscarded counts the transitions that coalescing discards.
+// countDiscarded counts transitions that coalescing has discarded.
 func (m *metrics) countDiscarded(n int) { m.discardEvents.Add(float64(n)) }
 
-// countTransitions counts those that a list or an exit event has reported.
+// countTransitions counts transitions with this cause.
 func (m *metrics) countTransitions(n int, cause Cause) {
 	m.transitions.WithLabelValues(string(cause)).Add(float64(n))
 }
 
-// countExit counts the death of a container by its last status, nil if its end was not seen.
+// countExit counts the death of a container. end is its last status; nil if no inspection showed it.
 func (m *metrics) countExit(end *Status) {
 	reason := exitUnseen
 	if hasExited(end) {
@@ -249,7 +245,7 @@ func (m *metrics) countExit(end *Status) {
 	m.exits.WithLabelValues(reason).Inc()
 }
 
-// badData counts bad data, and calls log with the first of each kind.
+// badData counts bad data. It logs only the first of each kind.
 func (m *metrics) badData(log func(message string, keysAndValues ...any), reason badReason, object string) {
 	m.bad.WithLabelValues(string(reason)).Inc()
 	m.mu.Lock()

@@ -10,126 +10,115 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// podRecord is all that is known of one pod, and all that is open of it.
+// podRecord is everything that is known of one pod, and everything that is still to be done for it.
 type podRecord struct {
-	// Pod is what the schedule knows: UID, the calls in flight (List and Inspection, nil for none),
-	// and HungSince. Only the schedule writes it.
+	// Pod is written by the schedule only: UID, HungSince and the calls in flight, List and Inspection.
 	schedule.Pod
 
-	// What the lists have shown. Lists that are believed never overlap: of two that do, the
-	// first to complete is believed, and the other is dropped. One single-pod list of a pod runs at
-	// a time, so one of the two is a full list.
+	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
+	// other is dropped. At most one pod list runs at a time, so one of the two is a full list.
 
-	// pod is what the newest believed list showed, without bad data, and with every container that is
-	// known to have exited shown as exited; nil if the pod is absent.
+	// pod is the pod in the newest believed list, without bad data; nil if absent. Containers that are
+	// known to have exited are exited in it, whatever the list shows.
 	pod *Pod
-	// listed is that pod as the list showed it, without the exits that are known otherwise.
+	// listed is the same pod without exits that are known from elsewhere.
 	listed *Pod
-	// at is the stamp of that list.
+	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo is the number of the newest list that had begun when that list completed: the
-	// lists up to it are dropped.
+	// overlapTo numbers the newest list begun before the believed one completed; lists up to it are dropped.
 	overlapTo uint64
-	// listedIn is the number of the newest full list that showed the pod.
+	// listedIn is the number of the newest full list that has the pod.
 	listedIn uint64
 
-	// What is known of the containers; see exits.go.
+	// The containers, by ID; see exits.go.
 
-	// seen has the newest status of each container, by ID.
+	// seen has the newest status of each container.
 	seen map[string]*Status
-	// ends has the deaths of containers, by ID; those that the first full list shows dead are settled
-	// from the start. An entry goes once the container is neither listed nor published, and no
-	// inspection in flight can show it.
+	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
+	// published, and no inspection in flight can show it.
 	ends map[string]*end
 
-	// What is asked of the runtime; see wants.
+	// Work to do; see wants.
 
 	// request is the open request for a list.
 	request request
-	// due is when something else is asked, by what it is; zero for never.
+	// due has the time of each kind of later work; zero for none.
 	due [dueKinds]time.Time
-	// attempts counts the waits for a retry in a row.
+	// attempts is how many retries in a row were scheduled.
 	attempts int
-	// inspect is true when an inspection is to begin.
+	// inspect is true if the pod needs an inspection.
 	inspect bool
-	// inspecting is what the inspection in flight is made for; nil if none is in flight.
+	// inspecting is what the inspection in flight was begun for; nil if there is none.
 	inspecting *snapshot
-	// lastInspected is when an inspection of the pod succeeded last.
+	// lastInspected is when the last successful inspection ended.
 	lastInspected time.Time
 
-	// What the cache has.
+	// The cache.
 
-	// stale is true until the cache has a status that agrees with the record, or an error of
-	// inspecting it. Until then it counts as observed by the list stamped observed.
+	// stale is true until the cache has a status that agrees with the record, or the error of an
+	// inspection. While it is true, the pod counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
-	// err is the error that the cache holds, for the health report; failures counts the errors stored
-	// since the last good status.
+	// err is the error in the cache. failures is how many inspections failed since the last good status.
 	err      error
 	failures int
 
-	// What the subscribers have.
+	// The subscribers.
 
-	// published is the pod as it was published last; nil if it is absent there.
+	// published is the pod in its last update; nil if absent.
 	published *Pod
-	// change is the newest change of the record; nil when it is published. An inspection that is
-	// made for another change, compared by identity, is superseded.
+	// change is the newest unpublished change; nil for none. An inspection for another *change is superseded.
 	change *change
-	// sync is true when a PodSync is due with the result of the next inspection.
+	// sync is true if the result of the next inspection must be published as a PodSync.
 	sync bool
 }
 
-// change is a change of a record that a list showed.
+// change is a change of a record, shown by a list.
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the pod as it was listed until the first full list, if that is not published yet.
+	// initial is the unpublished pod as the first full list showed it; nil if it was absent.
 	initial *Pod
 }
 
-// snapshot is what an inspection is made for, and what is published with its result.
+// snapshot is the part of a record that an inspection is made for and that is published with its result.
 type snapshot struct {
-	pod    *Pod  // the record's, as it was then and with the exits that are known since
-	at     stamp // the record's, as it was then
+	pod    *Pod // with the exits that became known since
+	at     stamp
 	change *change
 	sync   bool
-	// publishedEarly is true if the pod was published without the inspection, because that was slow.
-	// Its result is not used; if it succeeds, the pod is inspected again.
+	// publishedEarly is true if the pod was published before this slow inspection returned.
 	publishedEarly bool
-	// again is true if the pod is to be inspected again, whatever this inspection returns.
+	// again is true if the pod must be inspected again, whatever the result.
 	again bool
 }
 
-// dueKind is what happens at a time. See expire for what it does.
+// dueKind is a kind of work in podRecord.due; see expire.
 type dueKind int
 
 const (
-	// followUp asks for one more list after the answer to a hint, because events run ahead of lists.
+	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
-	// retry asks for a list after an inspection that failed or contradicted the record, or while an
-	// exit awaits its confirmation. endBackOff clears it.
+	// retry requests a list after an inspection that failed or contradicted the record, or while an
+	// exit is unconfirmed. endBackOff clears it.
 	retry
-	// listFailed ends the wait of an open request after a single-pod list that failed. A list of the
-	// pod that is believed clears it.
+	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
-	// reasonCheck asks for an inspection after a death, because runtimes report late why a container
-	// died. gone clears it.
+	// reasonCheck requests an inspection after a death, because some reasons come late. gone clears it.
 	reasonCheck
 	dueKinds
 )
 
-// request is what somebody wants a list for. The open requests for a pod are one.
+// request holds the coalesced requests for a list of a pod, or of all pods.
 type request struct {
-	// A list numbered newest or higher answers the whole request, one from oldest on only the earlier
-	// part. Both are 0 if no request is open.
+	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
-	cause          Cause // of the first
-	// hinted is true if an event of the runtime is among them: the list that answers all is followed
-	// by one more, which is no hint.
+	cause          Cause // of the oldest request
+	// hinted is true if a request was an event of the runtime; see followUp.
 	hinted bool
 }
 
-// add adds a request that every list after number last answers.
+// add adds a request that is answered by any list numbered above last.
 func (r *request) add(last uint64, cause Cause, hinted bool) {
 	if r.newest == 0 {
 		r.cause, r.oldest = cause, last+1
@@ -138,8 +127,8 @@ func (r *request) add(last uint64, cause Cause, hinted bool) {
 	r.hinted = r.hinted || hinted
 }
 
-// answer notes that the list of a number answers what was requested before it began. It reports
-// whether that was anything, and whether nothing is left and an event was among it.
+// answer removes the requests that the numbered list answers. answered is true if it answers any;
+// hinted is true if none is left and an event was among them.
 func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
 	case r.newest == 0 || r.oldest > number:
@@ -153,7 +142,7 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	return true, hinted
 }
 
-// wants derives from the facts of the pod what the schedule is to do for it, and when.
+// wants returns what the schedule should do for the pod, and when. Nothing else decides that.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -167,12 +156,12 @@ func (rec *podRecord) wants() (w schedule.Wants) {
 	return w
 }
 
-// isOpen reports whether something of the pod is still to come: a call, a request, a time.
+// isOpen reports whether the pod has a call in flight, an open request or a time that is due later.
 func (rec *podRecord) isOpen() bool {
 	return rec.List != nil || rec.Inspection != nil || rec.request.newest > 0 || !rec.wants().Wake.IsZero()
 }
 
-// observedAt returns the stamp of the list by which readers observe the pod.
+// observedAt returns the stamp of the newest list that confirms the cached status.
 func (rec *podRecord) observedAt() stamp {
 	if rec.stale {
 		return rec.observed
@@ -180,36 +169,35 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale notes that the record is newer than what the cache has, or contradicted by a status. The
-// cache stays as fresh as the list stamped at.
+// makeStale records that the cached status no longer agrees with the record. The list stamped at
+// was the last to confirm it.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
 	}
 }
 
-// endBackOff has the next back-off begin with its shortest wait.
+// endBackOff cancels the retry and resets its back-off.
 func (rec *podRecord) endBackOff() { rec.attempts, rec.due[retry] = 0, time.Time{} }
 
-// isHealthy reports whether the cache has a good status of the record.
+// isHealthy reports whether the cache has a good status that agrees with the record.
 func (rec *podRecord) isHealthy() bool { return rec.pod != nil && !rec.stale && rec.failures == 0 }
 
-// isFailing reports whether inspections of the pod fail or hang.
+// isFailing reports whether the pod's last inspection failed, or is stuck.
 func (rec *podRecord) isFailing() bool {
 	return rec.pod != nil && (rec.failures > 0 || !rec.HungSince.IsZero())
 }
 
 // podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.
 type podRecords struct {
-	// byUID has the pods that are present, and absent ones that something is open of, or that
-	// the full list in flight may not know to be absent.
+	// byUID has the present pods. It also has absent pods with something open, and pods that the full
+	// list in flight may have read before they went.
 	byUID map[types.UID]*podRecord
-	// full is the stamp of the newest full list.
+	// full is the stamp of the newest full list that succeeded.
 	full stamp
-	// pods is how many are present.
+	// pods is how many pods are present.
 	pods int
-	// strangers are the exits of containers that no list has shown: from exit events, and from
-	// statuses of containers that are listed no more.
+	// strangers are the exits of containers that no list has shown, or that lists no longer show.
 	strangers strangers
 }
 
@@ -217,8 +205,7 @@ func newPodRecords() *podRecords {
 	return &podRecords{byUID: make(map[types.UID]*podRecord), strangers: make(strangers)}
 }
 
-// getOrAdd returns the record of a pod. A new one says that the pod is absent, as the newest
-// full list showed.
+// getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
 func (r *podRecords) getOrAdd(uid types.UID) *podRecord {
 	rec := r.byUID[uid]
 	if rec == nil {
@@ -228,7 +215,7 @@ func (r *podRecords) getOrAdd(uid types.UID) *podRecord {
 	return rec
 }
 
-// present returns the records of the pods that are present, by UID.
+// present returns the records of present pods, sorted by UID.
 func (r *podRecords) present() []*podRecord {
 	recs := make([]*podRecord, 0, len(r.byUID))
 	for _, rec := range r.byUID {
@@ -240,23 +227,22 @@ func (r *podRecords) present() []*podRecord {
 	return recs
 }
 
-// comparison is what a list says about a pod.
+// comparison is the result of comparing a list with the record of a pod.
 type comparison struct {
 	rec *podRecord
-	// dropped is true if the list overlapped with the one that is believed. Nothing else is
-	// said then.
+	// dropped is true if the list overlaps with the believed one. Only rec and before are set then.
 	dropped bool
-	// before is the stamp of the list that was believed before.
+	// before is the stamp of the list believed until now.
 	before stamp
-	// changed is true if the record is another now, transitions what happened to containers.
+	// changed is true if the list has changed the record. transitions are the changes of its containers.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list shows something new while an exit awaits its confirmation.
+	// mayConfirmExit is true if the list shows something new while an exit is unconfirmed.
 	mayConfirmExit bool
 }
 
-// compare takes in what a list says about a pod; a nil pod says that it is absent. begun is the
-// number of the newest list that has begun.
+// compare applies a list of the pod to its record; a nil pod is absent. begun is the number of the
+// newest list that has begun.
 func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, report reportBadData) comparison {
 	found := comparison{rec: rec, before: rec.at}
 	if at.Number <= rec.overlapTo {
@@ -287,8 +273,8 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	return found
 }
 
-// compareAll takes in a full list and returns what it says about each pod, by UID, without the
-// pods of which it simply confirms the record, and nothing is open.
+// compareAll applies a full list to all records. It returns the comparisons that need attention,
+// sorted by UID: it omits pods that are merely confirmed and have nothing open.
 func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report reportBadData) (all []comparison) {
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
@@ -330,9 +316,8 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	return all
 }
 
-// showsAgain reports whether a pod is listed as before: with the same containers and sandboxes, in
-// the same order and states. Nothing else is compared, labels and annotations
-// least of all: they may be of any size.
+// showsAgain reports whether a list shows the same containers and sandboxes as the last, in the
+// same order and states. It compares nothing else: labels and annotations may be large.
 func (rec *podRecord) showsAgain(raw *Pod) bool {
 	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&
@@ -343,10 +328,8 @@ func looksSame(known, listed *Container) bool {
 	return listed != nil && known.State == listed.State && known.ID.ID == listed.ID.ID
 }
 
-// stamp orders lists by the moment at which they began.
 type stamp = schedule.Stamp
 
-// count returns 1 for a pod, and 0 for an absent one.
 func count(pod *Pod) int {
 	if pod == nil {
 		return 0

@@ -14,27 +14,23 @@ import (
 )
 
 const (
-	// maxRetryWait bounds the back-off of a pod that cannot be inspected, unless a period is
-	// longer.
+	// maxRetryWait bounds the back-off of a failing inspection, unless a period is longer.
 	maxRetryWait = 10 * time.Second
-	// followUpShare is the part of a period after which the list of a hinted pod is followed by
-	// another.
+	// followUpShare divides a period: the quotient is the wait before the second list of a hinted pod.
 	followUpShare = 20
-	// reasonCheckWait is how long after a death its pod is inspected again: containerd 2 reports
-	// 10 to 500 ms late that a container was killed for want of memory.
+	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
+	// reason such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
-	// unconfirmedWait is how long after a death its end stays unsettled while the runtime's status does
-	// not confirm it. The next inspection then settles it.
+	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
 	unconfirmedWait = 10 * time.Second
 )
 
-// reconciler is the way of the data: list, compare, inspect, store, publish. It is a function of
-// its inputs: it starts no goroutine and reads no clock. Its effects are its writes to the cache
-// and the broadcaster, in order, and its outputs. This file has the step, and what the step does
-// with requests; lists.go and inspections.go have what it does with the results of calls,
-// exits.go what it knows of exits.
+// reconciler lists, compares, inspects, stores and publishes. It is a deterministic function of its
+// inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
+// the cache and the broadcaster.
 //
-// Its rules, each with the counterexample that needs it, are in docs/INTERNALS.md.
+// This file has the step and the requests. lists.go and inspections.go handle the results of calls,
+// exits.go the exits. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -44,32 +40,31 @@ type reconciler struct {
 	metrics *metrics
 	backOff backoff.Policy
 
-	// all is the open request for a list of all pods.
+	// all is the open request for a full list.
 	all     request
 	relists relists
-	// firstFull is the stamp of the first full list that succeeded.
+	// firstFull is the stamp of the first successful full list.
 	firstFull stamp
-	// fullBegan is when the last full list began; zero after a start.
+	// fullBegan is when the last full list began; zero after Start.
 	fullBegan time.Time
-	// round has the pods that are still to be inspected while full lists hang.
+	// round has the pods still to be inspected as canaries.
 	round []*podRecord
 
-	// What the health check reads.
+	// Read by the health check.
 
-	// fullSucceeded is when the last full list that succeeded began; zero for none.
+	// fullSucceeded is when the last successful full list began; zero for none.
 	fullSucceeded time.Time
 	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
 	listErr   error
 	listErrAt time.Time
-	// listFailingSince is when the first full list failed since the last that succeeded.
+	// listFailingSince is when the first of the failed full lists in a row ended.
 	listFailingSince time.Time
-	// lastInspection is when an inspection succeeded last; before the first, when the generator
-	// was made.
+	// lastInspection is when the last inspection succeeded; initially, when the generator was made.
 	lastInspection time.Time
-	// synced is true once the pods of the first full list are inspected, failing or slow.
+	// synced is true once the first full list is complete; see HasSynced.
 	synced bool
 
-	out outputs // of the present step
+	out outputs // of the current step
 }
 
 func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, owner cacheOwner, updates *broadcaster,
@@ -84,14 +79,13 @@ func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, owner ca
 	return r
 }
 
-// step takes in the inputs and the time, and returns the calls to begin and to cancel.
+// step handles the inputs at a time, and returns the outputs.
 func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{}
 	r.sched.Now = now
 	r.cache.advance(now)
 	r.takeExits(in.exits)
-	// Results come before requests, which they may answer. They are taken by pod, so that a run can
-	// be repeated.
+	// Results come first, because they may answer requests. They are sorted so that a run can be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
 	for _, res := range in.results {
 		r.takeResult(res)
@@ -104,8 +98,8 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	return r.out
 }
 
-// takeExits takes in exit events, and publishes those of a pod together. Each is also a hint. A
-// sandbox's is nothing else. For a container that no list has shown, its pod or all pods are listed.
+// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
+// exit of a sandbox is only that. The exit of an unknown container is kept until its pod is listed.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -132,9 +126,9 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	}
 }
 
-// find returns the record that has a container, and the container as it is listed, or else
-// published; a nil container for a sandbox, and a nil record if none has it. The cache's index has a
-// container until neither the list nor the status of its pod shows it.
+// find returns the record and the container with an ID, as listed or else as published. The
+// container is nil if the ID is a sandbox's; both are nil if the ID is unknown. The cache's index
+// has a container until neither the list nor the status of its pod has it.
 func (r *reconciler) find(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
@@ -151,7 +145,7 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 	return nil, nil
 }
 
-// takeResult takes in the result of a call.
+// takeResult handles the result of a call.
 func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
 		r.badData(badRuntimePanic, res.err.Error())
@@ -173,7 +167,7 @@ func (r *reconciler) takeResult(res *result) {
 	r.plan(rec)
 }
 
-// takeRequests takes in the requests of callers, readers and hints.
+// takeRequests handles the requests of callers, readers and hints.
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
@@ -202,16 +196,16 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// request asks for a list of the pod that begins from now on.
+// request requests a list of the pod that begins from now on.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }
 
-// requestAll asks for a full list soon.
+// requestAll requests a full list that begins from now on.
 func (r *reconciler) requestAll(cause Cause) { r.all.add(r.sched.Last.Number, cause, false) }
 
-// hint asks for a list of a pod that an event names, and for another after it; for a list of all
-// if the runtime cannot list one, or if more unknown pods are named than can be kept.
+// hint requests a list of a pod named by an event. It requests a full list if the runtime cannot
+// list one pod, or if too many unknown pods are named.
 func (r *reconciler) hint(uid types.UID) {
 	if r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints {
 		r.requestAll(CauseHint)
@@ -225,8 +219,7 @@ func (r *reconciler) hint(uid types.UID) {
 	}
 }
 
-// retryLater has the pod listed, and inspected if that list shows nothing new, after a back-off
-// that doubles from a period. A wait that is under way stays.
+// retryLater requests a list of the pod after a back-off that starts with a period, unless one has begun.
 func (r *reconciler) retryLater(rec *podRecord) {
 	if rec.due[retry].IsZero() {
 		rec.attempts++
@@ -234,9 +227,8 @@ func (r *reconciler) retryLater(rec *podRecord) {
 	}
 }
 
-// plan has the schedule know what is wanted of the pod. The record of an absent pod goes when
-// nothing of it is open, unless the full list in flight may have read the runtime before the pod
-// went.
+// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
+// unless the full list in flight may still show the pod.
 func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Pod, rec.wants())
 	if rec.pod == nil && !rec.isOpen() && !r.fullListCounts() && r.records.byUID[rec.UID] == rec {
@@ -245,11 +237,11 @@ func (r *reconciler) plan(rec *podRecord) {
 	}
 }
 
-// fullListCounts reports whether a full list is in flight whose answer will be used.
+// fullListCounts reports whether a full list is in flight that has not timed out.
 func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
 
-// planRequested plans pods again when a full list has ended or is slow: those with a request that it
-// has not answered, and the absent ones that were remembered because of it.
+// planRequested plans pods after a full list has ended or is slow: pods with open requests, and
+// absent pods that were kept for that list.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
@@ -258,7 +250,7 @@ func (r *reconciler) planRequested() {
 	}
 }
 
-// expire acts on the times that have come.
+// expire does what is due at the current time.
 func (r *reconciler) expire() {
 	woken, lates := r.sched.Expire()
 	for _, p := range woken {
@@ -269,7 +261,7 @@ func (r *reconciler) expire() {
 			}
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
-			case listFailed, dueKinds: // an open request waits no longer; dueKinds is only the number of kinds
+			case listFailed, dueKinds: // plan, below, tries the request again; dueKinds is only the number of kinds
 			case reasonCheck:
 				rec.inspect, settle = true, true
 				if rec.inspecting != nil {
@@ -282,7 +274,7 @@ func (r *reconciler) expire() {
 			}
 		}
 		r.plan(rec)
-		if settle && !r.sched.Moving(&rec.Pod) { // the inspection is slow, or waits for slow ones
+		if settle && !r.sched.Moving(&rec.Pod) { // no inspection is about to settle the ends
 			r.publishExits(rec, CausePeriod, r.sched.Now)
 		}
 	}
@@ -291,7 +283,7 @@ func (r *reconciler) expire() {
 	}
 }
 
-// callLate acts on a call that has become slow or dead.
+// callLate handles a call that has become slow or has timed out.
 func (r *reconciler) callLate(late schedule.Late) {
 	c := late.Call
 	if late.Pod == nil {
@@ -306,7 +298,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 	rec := r.records.byUID[c.UID]
 	switch {
 	case c.Kind == schedule.Inspect && rec.pod == nil:
-		r.sched.Gone(&rec.Pod) // its call was cancelled then
+		r.sched.Gone(&rec.Pod) // the call was cancelled when the pod went
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
 	case late.NowDead:
@@ -316,7 +308,6 @@ func (r *reconciler) callLate(late schedule.Late) {
 	r.plan(rec)
 }
 
-// cancel has a call cancelled.
 func (r *reconciler) cancel(c *schedule.Call, cause error) {
 	r.out.cancel = append(r.out.cancel, cancelCall{c, cause})
 }
@@ -345,8 +336,9 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// inspectCanary has the next pod inspected: the healthy one whose status is the oldest, or one
-// after the other while full lists hang. It reports whether another may follow now.
+// inspectCanary requests an inspection of the next canary. While full lists are stuck, all pods are
+// canaries in turn; otherwise, the healthy pod inspected least recently. more is true if another
+// may follow now.
 func (r *reconciler) inspectCanary() (more bool) {
 	all := !r.sched.HangsSince().IsZero()
 	if len(r.round) == 0 || !all {
@@ -369,19 +361,19 @@ func (r *reconciler) inspectCanary() (more bool) {
 	return all
 }
 
-// completeRelists completes the relists whose pods are all as fresh as they.
+// completeRelists completes the relists that wait for no pod any more.
 func (r *reconciler) completeRelists() {
-	if c := r.sched.FullList; c != nil && c.Dead { // no other can begin until it returns
+	if c := r.sched.FullList; c != nil && c.Dead { // no other full list can begin until it returns
 		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {
 		r.out.relisted = append(r.out.relisted, done.callers...)
 		r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
-		r.synced = true // see HasSynced; at the first of them, and from then on
+		r.synced = true // see HasSynced
 	}
 }
 
-// publish hands an update of the pod to the subscribers. The cache holds a status for it.
+// publish publishes an update of the pod. The cache must already have the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
 	for _, c := range u.pod.containers() {
@@ -395,7 +387,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	r.updates.Publish(u)
 }
 
-// statusesOf returns the newest statuses of the containers of some pods; a nil pod has none.
+// statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
 	taken := make(map[string]struct{}, len(rec.seen))
 	for c := range containersOf(pods...) {
@@ -408,7 +400,6 @@ func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
 	return statuses
 }
 
-// logTransitions logs every transition, and the exit code of containers that finished.
 func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
 	for _, t := range appendTransitions(nil, rec.published, next) {
 		id := t.container.ID.ID
@@ -419,11 +410,10 @@ func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
 	}
 }
 
-// badData counts bad data, and logs the first of each kind.
 func (r *reconciler) badData(reason badReason, object string) {
 	log := func(message string, keysAndValues ...any) { r.out.info(0, message, keysAndValues...) }
 	r.metrics.badData(log, reason, object)
 }
 
-// errPodGone is the cause of cancelling the inspection of a pod that is no longer listed.
+// errPodGone is the cause of a cancelled inspection if the pod is no longer listed.
 var errPodGone = errors.New("the pod is gone")

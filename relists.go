@@ -7,10 +7,10 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// relists are the full lists that callers of Relist wait for, and those that have succeeded and
-// whose pods are not all as fresh as they.
+// relists are the full lists that are not yet complete, and the callers of Relist that wait for them.
 type relists struct {
-	// waiting are the callers whose list is to begin, attached those whose list is in flight.
+	// waiting are callers of Relist until a full list begins, attached while it is in flight.
+	// incomplete are lists that succeeded and wait for pods.
 	waiting, attached []*relistCaller
 	incomplete        []relist
 }
@@ -23,27 +23,27 @@ type relist struct {
 	awaited []*podRecord
 }
 
-// lacks reports whether a pod is older than the list or, if there are callers, whether a PodSync of
-// it is due, or an inspection after one that failed.
+// lacks reports whether the list waits for a pod: the pod was last observed by an older list. If
+// the list has callers, it also waits for PodSyncs and for inspections after a failed one.
 func (l *relist) lacks(rec *podRecord) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
 		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
 }
 
-// begin attaches the callers that wait to the list that begins.
+// begin attaches the waiting callers to the list that begins.
 func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 
-// stopped has the callers wait for another list.
+// stopped makes the callers of a list that Stop cancelled wait for another list.
 func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
 
-// failed returns the callers of the list in flight, which has failed.
+// failed returns the callers of the list in flight, with its error.
 func (r *relists) failed(err error) (callers []*relistCaller) {
 	callers, r.attached = r.attached, nil
 	return withError(callers, err)
 }
 
-// giveUp returns the callers that wait for a list to begin: none can after one that is dead.
+// giveUp returns the waiting callers with an error: no list can begin until the timed-out list returns.
 func (r *relists) giveUp(err error) (callers []*relistCaller) {
 	callers, r.waiting = r.waiting, nil
 	return withError(callers, err)
@@ -56,8 +56,7 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 	return callers
 }
 
-// succeeded notes that the list in flight has. What it found has every pod of which something is
-// open.
+// succeeded adds the successful list in flight. found must contain every pod that it could wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
@@ -68,8 +67,8 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete takes away the lists that wait for no pod any more, and returns them. A pod of which
-// nothing moves is not waited for.
+// complete removes and returns the lists that wait for no pod. moves reports whether a pod can
+// proceed; a list does not wait for others.
 func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	kept := r.incomplete[:0]
 	for _, l := range r.incomplete {
@@ -85,8 +84,7 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	return complete
 }
 
-// stillAwaited returns the awaited pods from the first on that lacks something. That is one
-// look in most steps.
+// stillAwaited returns the awaited pods from the first that lacks something. Usually it looks at one.
 func (l *relist) stillAwaited() []*podRecord {
 	i := slices.IndexFunc(l.awaited, l.lacks)
 	if i < 0 {

@@ -10,22 +10,20 @@ import (
 	"github.com/kubepleg/pleg/internal/broadcast"
 )
 
-// update is a new state of a pod for the subscribers. It is published when the cache has the
-// pod's status, and not modified after that.
+// update is a new state of a pod for subscribers. The cache has the pod's status first. It is never
+// modified.
 type update struct {
 	uid types.UID
-	// pod is the pod as it was listed; nil if it is gone.
+	// pod is the listed pod; nil if it is gone.
 	pod *Pod
-	// statuses are the last statuses of the containers of the pod and of the update before it.
+	// statuses are the newest statuses of the containers of this and the previous update.
 	statuses lastStatuses
-	// settled has the IDs of its exited containers whose end is settled; nil for none. ips are the
-	// addresses in the cache.
+	// settled has the IDs of exited containers with a settled end. ips are the addresses in the cache.
 	settled map[string]bool
 	ips     []string
-	// initial is the pod as it was when the subscription began; nil if it did not exist.
-	// Subscribers that have an update of the pod ignore it.
+	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses it.
 	initial *Pod
-	// first is the update of initial; nil if no update was coalesced into this one.
+	// first is the update that describes initial; nil unless updates were coalesced.
 	first *update
 	// sync is true if a PodSync is due.
 	sync     bool
@@ -33,8 +31,8 @@ type update struct {
 	cause    Cause
 }
 
-// syncedUID is the key of the update that reports that the generator has synced. It is published
-// once. As the greatest key, it comes behind the pods that exist when a subscription begins.
+// syncedUID is the key of the single update that reports that the generator has synced. It is
+// greater than all others, so a new subscription gets it after the existing pods.
 const syncedUID types.UID = "\xff synced"
 
 // broadcaster delivers updates as events to the subscribers.
@@ -44,30 +42,25 @@ func newBroadcaster(discarded func(n int)) *broadcaster {
 	return broadcast.New[types.UID, *update, *PodLifecycleEvent](updateRules{}, discarded)
 }
 
-// updateRules implement broadcast.Rules.
+// updateRules implements broadcast.Rules.
 type updateRules struct{}
 
-// Key implements broadcast.Rules.
 func (updateRules) Key(u *update) types.UID { return u.uid }
 
-// Gone implements broadcast.Rules.
 func (updateRules) Gone(u *update) bool { return u.pod == nil && u.uid != syncedUID }
 
-// Initial implements broadcast.Rules.
 func (updateRules) Initial(u *update) *update {
 	initial := *u
 	initial.initial, initial.sync = u.pod, false
 	return &initial
 }
 
-// Events implements broadcast.Rules.
 func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
 	return inSteps(delivered, u, stepEvents)
 }
 
-// inSteps returns the events that lead from delivered to u. A subscriber that has no update of
-// the pod gets two steps: from nothing to what existed when its subscription began, and from that
-// to u. A step without delivered is initial if u.initial is set.
+// inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there are
+// two steps: to the pod when its subscription began, and from there to u. Events of the first are initial.
 func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecycleEvent) []*PodLifecycleEvent {
 	if delivered == nil {
 		if first := u.beginning(); first != nil {
@@ -77,8 +70,8 @@ func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecyc
 	return step(delivered, u)
 }
 
-// beginning returns the update of what existed when the subscription began; nil for nothing. A pod
-// that is gone before its first update is not reported.
+// beginning returns the update for the pod when the subscription began; nil for none. A pod that is
+// gone before its first update has none.
 func (u *update) beginning() *update {
 	if u.first != nil || u.initial == nil || u.pod == nil {
 		return u.first
@@ -94,7 +87,7 @@ func (u *update) beginning() *update {
 	return &first
 }
 
-// stepEvents returns the events of one step.
+// stepEvents returns the events from delivered to u, in one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
 	for i, t := range u.since(delivered) {
@@ -120,15 +113,14 @@ func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	return events
 }
 
-// event returns an event of the update, about a container or nil.
+// event returns an event of the update. c may be nil.
 func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodLifecycleEvent {
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
 
-// hasSettled reports whether the end of a container is settled in the update, nil for no update.
 func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
-// listed returns the pod of the update; nil for no update.
+// listed returns u.pod; nil for no update.
 func (u *update) listed() *Pod {
 	if u == nil {
 		return nil
@@ -136,13 +128,12 @@ func (u *update) listed() *Pod {
 	return u.pod
 }
 
-// since returns the transitions from delivered, nil for nothing, to the update.
+// since returns the transitions from delivered, which may be nil, to u.
 func (u *update) since(delivered *update) []transition {
 	return appendTransitions(nil, delivered.listed(), u.pod)
 }
 
-// amended returns the containers that the subscriber knows as exited, and whose end is not what it
-// was sent: it was sent no end, or another exit code, reason or message.
+// amended returns the exited containers whose end is not the one that the subscriber was sent.
 func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
@@ -156,15 +147,14 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	return amended
 }
 
-// amends reports whether a status shows an end that the status sent before, nil for none, does not.
+// amends reports whether the end in now is missing in sent, which may be nil, or differs from it.
 func amends(now, sent *Status) bool {
 	return hasExited(now) && (!hasExited(sent) ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. The result keeps what the step from delivered needs of
-// earlier: what existed when the subscription began, a PodSync, statuses, and, if later has no
-// event, the list that earlier came from.
+// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of earlier: the
+// initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of earlier too.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil {
@@ -181,22 +171,20 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	return &both, max(0, discarded)
 }
 
-// lastStatuses are the last statuses of the containers of a pod, and of containers that are gone
-// and whose end was not published or delivered yet. The list is shared with others, such as the
-// cache, and never modified.
+// lastStatuses are the newest statuses of a pod's containers, and of removed containers if their
+// end was not delivered yet. The slice is shared, for example with the cache, and never modified.
 type lastStatuses []*Status
 
-// with returns these statuses and, of the older ones, those of other containers of the pods. A
-// pod may be nil.
+// with adds older statuses of containers of the pods that have none yet. A pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
-	missing := make(map[string]bool) // containers of the pods, by ID
+	missing := make(map[string]bool) // by container ID
 	for c := range containersOf(pods...) {
 		missing[c.ID.ID] = true
 	}
 	for _, s := range l {
 		missing[s.ID.ID] = false
 	}
-	all := slices.Clip(l) // shared, so that an append copies it
+	all := slices.Clip(l) // shared: append must copy it
 	for _, s := range older {
 		if missing[s.ID.ID] {
 			all = append(all, s)

@@ -2,8 +2,7 @@ package pleg
 
 import "fmt"
 
-// badReason is a kind of bad data, and the value of the label "reason" of the
-// metric that counts it.
+// badReason is a kind of bad data, and a value of the label reason of its metric.
 type badReason string
 
 const (
@@ -21,20 +20,17 @@ const (
 	badRuntimePanic       badReason = "runtime_panic"
 )
 
-// badReasons are all of them.
 var badReasons = [...]badReason{
 	badPodNil, badPodNoUID, badPodDuplicate, badPodMismatch,
 	badContainerNil, badContainerNoID, badContainerDuplicate, badContainerState,
 	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
 }
 
-// reportBadData is called for every item of bad data that is skipped or read as something
-// else, with the object that has it.
+// reportBadData is called for each bad item, which is skipped or corrected, with the object that has it.
 type reportBadData func(reason badReason, object string)
 
-// withoutBadData returns the pod without its bad data: no container is nil, IDs are
-// neither empty nor repeated, and states are known. A pod without bad data is returned as
-// it is; another is copied, because listed pods are never modified.
+// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and
+// invalid states. Listed pods are never modified.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil {
 		return nil
@@ -63,8 +59,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	return &copied
 }
 
-// badData returns what is bad about a container of a pod, with the object that has it; the empty
-// reason for nothing. taken has the IDs of those before it.
+// badData returns what is bad about a container of a pod, or "". taken has the earlier containers' IDs.
 func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, object string) {
 	switch {
 	case c == nil:
@@ -83,8 +78,7 @@ func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, o
 	}
 }
 
-// validStatus returns a status that can be stored: a copy, because the runtime's is never
-// modified.
+// validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:
@@ -109,7 +103,7 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 	return &good, nil
 }
 
-// withoutNil returns the list itself, or a copy without its nil items.
+// withoutNil returns the list, or a copy without nil items.
 func withoutNil[T any](list []*T, bad func()) []*T {
 	good, _ := rewrite(list, func(item *T) *T {
 		if item == nil {
@@ -120,7 +114,7 @@ func withoutNil[T any](list []*T, bad func()) []*T {
 	return good
 }
 
-// podName is how errors name a pod.
+// podName returns the name of a pod for errors.
 func podName(pod *Pod) string {
 	return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID)
 }

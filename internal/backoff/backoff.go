@@ -1,5 +1,4 @@
-// Package backoff says how long to wait before something that failed is tried
-// again.
+// Package backoff computes how long to wait before another attempt.
 package backoff
 
 import (
@@ -7,20 +6,18 @@ import (
 	"time"
 )
 
-// Policy is a wait that doubles with every attempt. A Policy is a value; it may be
-// copied and used from any goroutine.
+// Policy is a wait that doubles with every attempt. It is a value and safe for concurrent use.
 type Policy struct {
-	// First is the wait after the first attempt. It is more than zero.
+	// First is the wait after the first attempt. It must be positive.
 	First time.Duration
-	// Longest bounds the wait, unless First is longer.
+	// Longest is the longest wait, unless First is longer.
 	Longest time.Duration
-	// Jitter makes each wait a random one between three quarters of what it would
-	// be and the whole, so that many nodes do not come back all at once.
+	// Jitter is true if each wait is shortened at random, by up to a quarter, so that nodes do not
+	// retry together.
 	Jitter bool
 }
 
-// Wait returns the wait after an attempt that failed: First after attempt 1, and twice as long
-// after each further one, up to Longest.
+// Wait returns the wait after a failed attempt, counted from 1: First, then doubled up to Longest.
 func (p Policy) Wait(attempt int) time.Duration {
 	wait := p.First
 	for i := 1; i < attempt && wait < p.Longest; i++ {

@@ -1,22 +1,18 @@
-// Package broadcast delivers updates of keys to any number of subscribers. It loses no state,
-// and it never waits for a subscriber.
+// Package broadcast delivers updates of keys to subscribers. It loses no state and never waits for a
+// reader.
 //
-// A subscriber that reads more slowly than updates are published has them coalesced: the newest
-// update of a key replaces the pending one, and its events lead from the update that was
-// delivered last to the newest. So what waits for a subscriber is bounded, however long it does
-// not read: by the keys that exist, those that were delivered to it, and those that existed when
-// it subscribed.
+// If a subscriber reads too slowly, updates are coalesced: the newest update of a key replaces the
+// pending one. Its events lead from the last delivered update to the newest. The number of keys bounds
+// the backlog: keys that exist, that existed when the subscriber came, or that were sent to it.
 //
 // # Delivery
 //
-// A subscriber gets the events of one key in order. Keys come in the order in which their
-// pending updates were published first. A subscriber begins with the keys that exist, in
-// ascending order.
+// A subscriber gets the events of one key in order. Keys are ordered by when their pending update was
+// first published. A new subscriber gets the existing keys first, in ascending order.
 //
 // Publish puts events into the channels as far as they fit. Between [Broadcaster.Start] and
-// [Broadcaster.Halt], a goroutine sends the rest to a reader that is slow. At other times,
-// [Broadcaster.Fill] sends what fits by then. [Broadcaster.Follow] needs neither: it takes its
-// events in the caller's goroutine.
+// [Broadcaster.Halt], goroutines send the rest to slow readers. At other times, [Broadcaster.Fill]
+// sends what fits. [Broadcaster.Follow] needs neither: it delivers events in the caller's goroutine.
 package broadcast
 
 import (
@@ -28,70 +24,62 @@ import (
 	"sync"
 )
 
-// Rules define updates of type U: each is the newest state of a key of type K, and is delivered
-// as events of type E. In place of a delivered update, the zero U means that nothing of the key
-// was delivered.
+// Rules define updates of type U, each the newest state of a key of type K, and their events of
+// type E. For a delivered update, the zero U means that nothing was delivered.
 //
-// The results of the methods depend on their arguments only. The methods are called with a lock
-// held, so they must not use the Broadcaster.
+// The methods must depend on their arguments only. They are called with a lock held and must not
+// use the Broadcaster.
 type Rules[K cmp.Ordered, U, E any] interface {
 	// Key returns the key of an update.
 	Key(update U) K
-	// Gone reports whether nothing is left of the key after the update.
+	// Gone reports whether the key no longer exists after the update.
 	Gone(update U) bool
-	// Initial returns the newest update of a key as the first update for a new subscriber: the
-	// state, without requests of the subscribers before it.
+	// Initial returns the first update for a new subscriber, made from the newest one. It omits what
+	// earlier subscribers requested.
 	Initial(update U) U
-	// Events returns the events that lead from delivered, the last update that the subscriber
-	// got, to update. The caller may keep the slice, but does not modify it.
+	// Events returns the events that lead from delivered to update. The caller does not modify the
+	// slice, but may keep it.
 	Events(delivered, update U) []E
-	// Coalesce returns one update in place of earlier, which was not delivered, and later. It
-	// also returns the number of transitions that are lost by that. The state of the result is
-	// the state of later.
+	// Coalesce merges earlier, which was not delivered, into later. The result has the state of later.
+	// discarded is how many transitions are lost.
 	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
 // Broadcaster has the newest update of each key, and the subscriptions. Its methods are safe for
-// concurrent use, except that each call of Start is followed by one of Halt before the next.
+// concurrent use, but each Start must be followed by Halt before the next Start.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
-	// Set once by New.
-
 	rules     Rules[K, U, E]
 	discarded func(n int)
 
-	// pumps are the running pumps, for Halt to join.
+	// pumps are the running pumps, which Halt waits for.
 	pumps sync.WaitGroup
 
-	mu sync.Mutex
-
-	// Guarded by mu, as are the subscriptions.
-
-	present map[K]U // the newest update of each key that exists
+	mu      sync.Mutex // guards the fields below, and the subscriptions
+	present map[K]U    // the newest update of each key that exists
 	subs    []*subscription[K, U, E]
-	stop    chan struct{} // ends the pumps; nil before Start and after Halt
+	stop    chan struct{} // ends the pumps; nil unless started
 }
 
-// New returns a broadcaster without keys or subscriptions. It calls discarded with the number of
-// transitions that a subscriber will not get because updates were coalesced. A lock is held then,
-// so discarded must not use the Broadcaster.
+// New returns an empty broadcaster. It calls discarded with the number of transitions that a
+// subscriber will not get because of coalescing. discarded is called with a lock held: it must not
+// use the Broadcaster.
 func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
 
 // Options are the options of a subscription. The zero value is valid.
 type Options[U, E any] struct {
-	// Name is the name of the subscription in Backlogs. Several may have the same.
+	// Name is the name in Backlogs. Subscriptions may share a name.
 	Name string
-	// Capacity is the number of events that wait for the subscriber before updates are coalesced.
+	// Capacity is how many events may wait for the subscriber before updates are coalesced.
 	Capacity int
-	// Lasting is true for a channel that stays open at Halt.
+	// Lasting is true if the channel stays open at Halt.
 	Lasting bool
-	// Events replaces Rules.Events for this subscription, unless it is nil.
+	// Events replaces Rules.Events for this subscription; nil for no replacement.
 	Events func(delivered, update U) []E
 }
 
-// Publish makes the update the newest of its key, and delivers it to every subscriber. It never
-// waits for a subscriber.
+// Publish makes the update the newest of its key and delivers it. It never waits for a subscriber.
 func (b *Broadcaster[K, U, E]) Publish(update U) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,18 +95,17 @@ func (b *Broadcaster[K, U, E]) Publish(update U) {
 	}
 }
 
-// Subscribe returns a channel of events. The channel is closed when ctx ends, and at the next
-// Halt unless the subscription is lasting.
+// Subscribe returns a channel of events. The channel is closed when ctx ends or, unless the
+// subscription is lasting, at the next Halt.
 func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
 	s := b.subscribe(ctx, o, make(chan E, max(o.Capacity, 0)))
 	context.AfterFunc(s.ctx, s.unsubscribe)
 	return s.out
 }
 
-// Follow calls handle with each event, in the caller's goroutine and with no lock held, whether
-// Start was called or not. It returns the cause of ctx when ctx has ended, and nil at the next
-// Halt. It drops the events that are left then. If handle panics, Follow ends the subscription and
-// panics.
+// Follow calls handle with each event, in the caller's goroutine and without a lock. It needs no
+// Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the
+// remaining events. If handle panics, Follow ends the subscription and panics.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
 	s := b.subscribe(ctx, o, nil)
 	defer s.unsubscribe()
@@ -135,7 +122,7 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 	return context.Cause(ctx)
 }
 
-// subscribe adds a subscription, which begins with the keys that exist. A follower has no channel.
+// subscribe adds a subscription, starting with the existing keys. A nil out is for a follower.
 func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E], out chan E) *subscription[K, U, E] {
 	if o.Events == nil {
 		o.Events = b.rules.Events
@@ -153,7 +140,7 @@ func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E], o
 	return s
 }
 
-// Fill puts into each channel the events that fit by now.
+// Fill sends the pending events that now fit into the channels.
 func (b *Broadcaster[K, U, E]) Fill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +149,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start has slow readers waited for, until Halt.
+// Start starts to wait for slow readers, until Halt.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,8 +159,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt ends what Start started, and every subscription that is not lasting. Lasting subscriptions
-// keep what was not delivered.
+// Halt undoes Start and ends the subscriptions, except lasting ones with their undelivered events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {
@@ -191,15 +177,14 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog is what was not delivered to one subscriber yet.
+// Backlog is what was not yet delivered to one subscriber.
 type Backlog struct {
-	Name string // Options.Name
-	// Keys is the number of keys with events that are not in the subscriber's channel, or that
-	// its follower has not taken.
+	Name string // see Options
+	// Keys is how many keys have events that are not yet in the channel, or not yet taken by the follower.
 	Keys int
 }
 
-// Backlogs returns the backlog of each subscription, oldest subscription first.
+// Backlogs returns the backlogs of all subscriptions, oldest first.
 func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()

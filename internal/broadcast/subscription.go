@@ -7,44 +7,41 @@ import (
 	"slices"
 )
 
-// subscription delivers to one subscriber. An update is pending until its turn comes; then its
-// events are committed, and the key counts as delivered. For a key without a pending update, the
-// delivered update is the present one, which the broadcaster has.
+// subscription delivers to one subscriber. An update is pending until its events are committed; the update
+// then counts as delivered. A key without a pending update was delivered the update in Broadcaster.present.
 //
-// Committed events go into the channel as far as they fit, and a pump sends the rest. A follower
-// has no channel and no pump: committed events wait until it takes them.
+// Committed events go into the channel as far as they fit, and a pump sends the rest. A follower has no
+// channel and no pump: it takes the committed events itself.
 type subscription[K cmp.Ordered, U, E any] struct {
-	// Set once by Subscribe and Follow.
-
 	b       *Broadcaster[K, U, E]
-	options Options[U, E]   // with Events
+	options Options[U, E]   // Events is not nil
 	ctx     context.Context // ends when the subscription ends
 	end     func()          // ends ctx
 	out     chan E          // nil for a follower
 	work    chan struct{}   // wakes the follower
 
-	// Guarded by the broadcaster's mu.
+	// Guarded by b.mu.
 
 	queue     list.List           // of *step[K, U], in the order of delivery
-	pending   map[K]*list.Element // the elements of queue by key
-	committed []committed[K, E]   // in front of the queue
-	pumping   bool                // the pump runs, and nobody else sends
+	pending   map[K]*list.Element // elements of queue, by key
+	committed []committed[K, E]   // sent before the queue
+	pumping   bool                // the pump is running, and only it sends
 }
 
-// step leads a subscriber from the delivered update of a key to the newest one.
+// step leads from the last delivered update of a key to the newest one.
 type step[K cmp.Ordered, U any] struct {
 	key               K
 	delivered, update U
 }
 
-// committed is an event that is delivered whatever else is published.
+// committed is an event that later updates no longer change.
 type committed[K cmp.Ordered, E any] struct {
 	key   K
 	event E
 }
 
-// offerLocked adds an update to the queue, or coalesces it with the pending one of its key, which
-// keeps its place. before is the update of the key before it.
+// offerLocked adds an update to the queue. If one of the same key is pending, both are coalesced
+// and keep its place. before is the previous update of the key.
 func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	place, pends := s.pending[key]
 	if !pends {
@@ -57,15 +54,14 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 		next.update, discarded = s.b.rules.Coalesce(next.delivered, next.update, update)
 		s.b.discarded(discarded)
 	}
-	if len(s.options.Events(next.delivered, next.update)) == 0 { // such as of a key that came and went
+	if len(s.options.Events(next.delivered, next.update)) == 0 { // for example, the key came and went
 		s.queue.Remove(place)
 		delete(s.pending, key)
 	}
 	s.deliverLocked()
 }
 
-// deliverLocked puts what fits into the channel, and starts the pump if something is left. For a
-// follower, it commits what fits.
+// deliverLocked fills the channel and starts the pump for the rest. For a follower, it commits what fits.
 func (s *subscription[K, U, E]) deliverLocked() {
 	if s.out == nil {
 		for len(s.committed) < s.options.Capacity && s.queue.Len() > 0 {
@@ -96,7 +92,7 @@ func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 		sent := s.send(event, stop)
 		s.b.mu.Lock()
 		if !sent {
-			break // the event is the next to be delivered
+			break // the event stays committed
 		}
 		s.popLocked()
 	}
@@ -106,7 +102,7 @@ func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 	}
 }
 
-// send waits for the reader. It reports whether it has sent the event.
+// send waits for the reader. It returns false if the event was not sent.
 func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	select {
 	case s.out <- event:
@@ -117,7 +113,7 @@ func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	return false
 }
 
-// take returns the next event for a follower, if there is one.
+// take returns the next event for a follower; ok is false if there is none.
 func (s *subscription[K, U, E]) take() (event E, ok bool) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -129,7 +125,7 @@ func (s *subscription[K, U, E]) take() (event E, ok bool) {
 	return event, true
 }
 
-// advanceLocked commits updates until there is a committed event, and reports whether there is.
+// advanceLocked commits updates until there is a committed event. It returns false if there is none.
 func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 && s.queue.Len() > 0 {
 		s.commitLocked()
@@ -137,8 +133,7 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 	return len(s.committed) > 0
 }
 
-// commitLocked commits the events of the first update in the queue. The next update of its key
-// leads on from this one.
+// commitLocked commits the events of the first update in the queue. The key's next update follows from it.
 func (s *subscription[K, U, E]) commitLocked() {
 	next := s.queue.Remove(s.queue.Front()).(*step[K, U])
 	delete(s.pending, next.key)
@@ -147,23 +142,21 @@ func (s *subscription[K, U, E]) commitLocked() {
 	}
 }
 
-// popLocked takes out the first committed event.
+// popLocked removes and returns the first committed event.
 func (s *subscription[K, U, E]) popLocked() E {
 	first := s.committed[0].event
-	s.committed[0] = committed[K, E]{} // the array must not keep it
+	s.committed[0] = committed[K, E]{} // frees the event
 	s.committed = s.committed[1:]
 	return first
 }
 
-// unsubscribe ends the subscription.
 func (s *subscription[K, U, E]) unsubscribe() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	s.removeLocked()
 }
 
-// removeLocked ends the subscription, unless that has been done. While the pump is sending, it
-// leaves the rest to the pump.
+// removeLocked ends the subscription, once. If the pump is sending, the pump removes it.
 func (s *subscription[K, U, E]) removeLocked() {
 	s.end()
 	i := slices.Index(s.b.subs, s)

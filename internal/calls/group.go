@@ -1,10 +1,8 @@
-// Package calls runs calls to a container runtime in goroutines of their own, so
-// that nothing a runtime does reaches its caller: a call that hangs holds up
-// nobody, a panic is an error, and so is the end of the goroutine.
+// Package calls runs calls to a container runtime, each in its own goroutine. A call that blocks
+// delays nobody. A panic or runtime.Goexit becomes an error. The goroutine of a call that never
+// returns cannot be ended.
 //
-// A group knows its calls in flight, and cancels one of them or all. It knows no
-// clock: whoever begins a call says when that was. The goroutine of a call that does
-// not return stays until it does; nothing can end it.
+// A group knows its calls in flight and can cancel one or all. It has no clock: callers pass the time.
 package calls
 
 import (
@@ -23,30 +21,28 @@ import (
 
 // Info describes a call in flight.
 type Info struct {
-	// Method is the method of the runtime.
+	// Method is the name of the runtime's method.
 	Method string
-	// PodUID is the pod that the call is about; empty if it is about all.
+	// PodUID is the pod of the call; empty for a call about all pods.
 	PodUID types.UID
-	// Object names the pod for people; nil if there is none.
+	// Object is the pod for messages; nil for none.
 	Object fmt.Stringer
-	// Since is when the call began, by its owner.
+	// Since is when the call began.
 	Since time.Time
 }
 
-// Group is a set of calls, each with a key by which its owner knows it. Its methods may be called
-// from any goroutine, and from done, except that Stop must not be called from done.
+// Group is a set of calls with keys. Its methods are safe for concurrent use, even in done, except Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
-	calls map[*call[K]]struct{} // whose done has not returned; guarded by mu
+	calls map[*call[K]]struct{} // until done has returned; guarded by mu
 }
 
-// call is a call in flight.
 type call[K comparable] struct {
 	key     K
 	info    Info
 	cancel  context.CancelCauseFunc
-	ended   chan struct{} // closed when done has returned
-	stopped atomic.Bool   // Stop was called
+	ended   chan struct{} // closed after done has returned
+	stopped atomic.Bool   // Stop has cancelled the call
 }
 
 // NewGroup returns a group without calls.
@@ -54,15 +50,13 @@ func NewGroup[K comparable]() *Group[K] {
 	return &Group[K]{calls: make(map[*call[K]]struct{})}
 }
 
-// Go runs method in a goroutine and returns at once. When method returns, panics or ends its
-// goroutine, the call's context ends, and done is called once, in that goroutine. When done
-// returns, the call leaves the calls in flight.
+// Go runs method in a goroutine and returns at once. When method has ended, its context is
+// cancelled and done is called in the same goroutine. The call is in flight until done returns.
 //
-// err is what method returned, or an error that Panicked reports. stopped is true if err is not
-// nil and Stop was called while the call was in flight, so that the failure says nothing about the
-// runtime.
+// err is the error of method, or one for which Panicked is true. stopped is true if err is not nil
+// and Stop cancelled the call, so the error means nothing about the runtime.
 //
-// No two calls in flight should have the same key: Cancel would cancel both.
+// Calls in flight should have different keys: Cancel cancels all calls with a key.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
 	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
@@ -70,7 +64,7 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 	g.calls[c] = struct{}{}
 	g.mu.Unlock()
 	go func() {
-		// Deferred, because the runtime may panic or end the goroutine.
+		// Deferred, because the runtime may panic or call Goexit.
 		err := error(panicError(info.Method + " panicked: the runtime ended the goroutine"))
 		defer g.leave(c)
 		defer func() { done(err, err != nil && c.stopped.Load()) }()
@@ -82,18 +76,18 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 		}()
 		returned := method(ctx)
 		if returned != nil {
-			_ = returned.Error() // a nil pointer in the error panics here, and not in the generator
+			_ = returned.Error() // panics here, not in the reconciler, if the error is a nil pointer
 		}
 		err = returned
 	}()
 }
 
-// panicError reports that the runtime panicked in a call, or ended its goroutine.
+// panicError is the error of a call that panicked or called runtime.Goexit.
 type panicError string
 
 func (e panicError) Error() string { return string(e) }
 
-// Panicked reports whether an error that came from done reports that the runtime panicked.
+// Panicked reports whether the err passed to done is from a call that panicked or called runtime.Goexit.
 func Panicked(err error) bool {
 	var panicked panicError
 	return errors.As(err, &panicked)
@@ -106,8 +100,7 @@ func (g *Group[K]) leave(c *call[K]) {
 	close(c.ended)
 }
 
-// Cancel cancels the context of the call with this key. It does nothing if the call is not in
-// flight, or was cancelled before.
+// Cancel cancels the call with this key, if it is in flight and was not cancelled before.
 func (g *Group[K]) Cancel(key K, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,9 +111,8 @@ func (g *Group[K]) Cancel(key K, cause error) {
 	}
 }
 
-// Stop cancels the context of every call in flight, and returns when they have left or timeout
-// fires. It neither cancels nor awaits calls that begin later. It returns the calls that have not
-// left, oldest first.
+// Stop cancels every call in flight, and waits until all have ended or timeout fires. It ignores
+// calls that begin later. It returns the calls that have not ended, oldest first.
 func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	g.mu.Lock()
 	calls := slices.Collect(maps.Keys(g.calls))
@@ -139,13 +131,13 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	return nil
 }
 
-// InFlight returns the calls of these methods that are in flight, of all if none is given: oldest
+// InFlight returns the calls of the given methods that are in flight, or of all methods: oldest
 // first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
 	return g.infos(func(c *call[K]) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
 }
 
-// infos describes the calls in flight that are wanted, in the order of InFlight.
+// infos returns the wanted calls in flight, in the order of InFlight.
 func (g *Group[K]) infos(wanted func(*call[K]) bool) (infos []Info) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,28 +1,23 @@
-// Package inbox collects the inputs of a loop from other goroutines. Senders never wait for
-// the loop; their inputs are coalesced into one value, which the loop takes as a whole.
-//
-// The senders' changes have to bound the size of the content: an inbox does not know what
-// it holds.
+// Package inbox collects inputs for a loop from other goroutines. Senders never wait for the loop:
+// their inputs are merged into one value, which the loop takes as a whole. Senders must bound its size.
 package inbox
 
 import "sync"
 
-// Inbox holds a content of type T until its loop takes it. Any goroutine may put
-// something into it.
+// Inbox holds a value of type T until the loop takes it. Its methods are safe for concurrent use.
 type Inbox[T any] struct {
-	// wake has room for one token: the content was changed.
+	// wake has a token if the content was changed.
 	wake chan struct{}
 
 	mu      sync.Mutex
 	content T // guarded by mu
 }
 
-// New returns an empty inbox: its content is the zero T.
+// New returns an inbox with the zero T.
 func New[T any]() *Inbox[T] { return &Inbox[T]{wake: make(chan struct{}, 1)} }
 
-// Put calls change with the content, and wakes the loop. change runs under the
-// inbox's lock: it must be short, must not keep the pointer, and must not use the
-// inbox.
+// Put calls change with the content and wakes the loop. change runs under a lock: it must be short,
+// must not keep the pointer, and must not use the inbox.
 func (b *Inbox[T]) Put(change func(content *T)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,7 +28,7 @@ func (b *Inbox[T]) Put(change func(content *T)) {
 	}
 }
 
-// Take returns the content, and leaves the inbox empty.
+// Take returns the content and replaces it by the zero T.
 func (b *Inbox[T]) Take() (content T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,7 +36,6 @@ func (b *Inbox[T]) Take() (content T) {
 	return content
 }
 
-// Wake returns the channel of which the loop reads a token when the content has
-// been changed. One token stands for any number of changes. A token may be left
-// over when a Take has got what it was for: the content is empty then.
+// Wake returns a channel with a token if the content was changed, however often. A token may remain
+// after Take; the next Take then returns the zero T.
 func (b *Inbox[T]) Wake() <-chan struct{} { return b.wake }

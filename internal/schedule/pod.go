@@ -8,53 +8,49 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is what the schedule keeps of one pod. The user embeds it in what it knows of the pod,
-// and reads the exported fields.
+// Pod is the schedule's state of a pod. The reconciler's record embeds it and reads the exported fields.
 type Pod struct {
 	UID types.UID
 	// List and Inspection are the calls in flight; nil for none.
 	List, Inspection *Call
-	// HungSince is when the oldest inspection began that was slow and that the runtime has not
-	// answered since; zero if none hangs.
+	// HungSince is when the oldest slow inspection of the pod began. It becomes zero when the runtime
+	// answers an inspection. The pod is stuck while it is set.
 	HungSince time.Time
 
 	wants             Wants
-	toList, toInspect *list.Element // its places in the queues; nil for none
-	wake              time.Time     // of the alarm; zero for none
-	index             int           // among the alarms, from 1; 0 for none
+	toList, toInspect *list.Element // its elements in the queues; nil for none
+	wake              time.Time     // of its alarm; zero for none
+	index             int           // in alarms, from 1; 0 for none
 }
 
-// Wants is what is wanted of a pod.
+// Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the number of the list that answers all requests for the pod; 0 if a list is not
-	// wanted now. Cause is why.
+	// List is the number of the first list to answer all requests; 0 if none is wanted now. Cause is why.
 	List  uint64
 	Cause string
-	// Inspect is true if an inspection is to begin.
+	// Inspect is true if the pod needs an inspection.
 	Inspect bool
-	// Wake is when the pod is to be looked at again; zero for never.
+	// Wake is when Expire must return the pod; zero for never.
 	Wake time.Time
 }
 
-// Plan puts a pod where it belongs: into the queues, and among the alarms. One call of a kind
-// runs at a time. A request that the full list in flight answers is left to it, until it is
-// slow.
+// Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for
+// a pod. Requests that the full list in flight answers wait for it, unless it is slow.
 func (s *Scheduler) Plan(p *Pod, w Wants) {
 	p.wants = w
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
 	s.toInspect.set(p, w.Inspect && p.Inspection == nil)
 	if w.Inspect && p.Inspection != nil && p.Inspection.Slow {
-		s.setHung(p, p.Inspection.Began) // another pod came under the UID, and waits for the same call
+		s.setHung(p, p.Inspection.Began) // a new pod has the UID of a removed one, and waits for the same call
 	}
 	s.setAlarm(p)
 }
 
-// Gone notes that nobody waits for an inspection of the pod any more.
+// Gone notes that nothing waits for an inspection of the pod any more.
 func (s *Scheduler) Gone(p *Pod) { s.setHung(p, time.Time{}) }
 
-// Moving reports whether what is wanted of the pod goes on by itself: its inspection, or else its
-// single-pod list, is under way or can begin, and is not slow.
+// Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
 func (s *Scheduler) Moving(p *Pod) bool {
 	switch {
 	case p.Inspection != nil:
@@ -66,10 +62,10 @@ func (s *Scheduler) Moving(p *Pod) bool {
 	}
 }
 
-// queue is pods in the order in which they came.
+// queue is a first-in, first-out queue of pods.
 type queue struct {
 	list.List
-	inspecting bool // it is that of the inspections
+	inspecting bool // true for the queue of inspections
 }
 
 func (q *queue) place(p *Pod) **list.Element {
@@ -79,7 +75,7 @@ func (q *queue) place(p *Pod) **list.Element {
 	return &p.toList
 }
 
-// set puts a pod into the queue, or takes it out.
+// set adds the pod to the queue, or removes it.
 func (q *queue) set(p *Pod, in bool) {
 	switch e := q.place(p); {
 	case in && *e == nil:
@@ -90,10 +86,9 @@ func (q *queue) set(p *Pod, in bool) {
 	}
 }
 
-// first returns the pod that came first.
 func (q *queue) first() *Pod { return q.Front().Value.(*Pod) }
 
-// pop takes out the pod that came first; nil for none.
+// pop removes and returns the first pod; nil for none.
 func (q *queue) pop() *Pod {
 	if q.Len() == 0 {
 		return nil
@@ -103,10 +98,10 @@ func (q *queue) pop() *Pod {
 	return p
 }
 
-// alarms is a heap of pods, by their next time.
+// alarms is a heap of pods, ordered by wake.
 type alarms []*Pod
 
-// setAlarm puts the pod where its next time says.
+// setAlarm updates the pod's place among the alarms.
 func (s *Scheduler) setAlarm(p *Pod) {
 	wake := earlier(p.wants.Wake, earlier(s.nextLate(p.List), s.nextLate(p.Inspection)))
 	if wake.Equal(p.wake) {

@@ -1,9 +1,8 @@
-// Package schedule decides which call a container runtime gets next, and when: lists of all
-// pods, lists of one pod, inspections. It keeps what concerns all pods: the cadence of full
-// lists, the slots for calls, which calls are slow, and canaries. What is wanted of one pod
-// its user derives from what it knows and hands in with [Scheduler.Plan].
+// Package schedule decides which call the container runtime gets next, and when: full lists, pod lists
+// and inspections. It holds what concerns all pods: when full lists begin, how many calls run, which
+// are slow, and canaries. The reconciler decides what a pod needs, and passes it to [Scheduler.Plan].
 //
-// The package knows no goroutine, lock or clock: its user sets the time and makes the calls.
+// The package has no goroutine, lock or clock: the reconciler sets the time and makes the calls.
 package schedule
 
 import (
@@ -15,82 +14,74 @@ import (
 )
 
 const (
-	// PodListsAtOnce is how many single-pod lists run at one time. If more pods wait, all pods
-	// are listed instead: the two calls of a full list cost about as much as those of eight
-	// single-pod lists on a node of some hundred containers.
+	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made
+	// instead: with some hundred containers, it costs about as much as eight pod lists.
 	PodListsAtOnce = 8
-	// MaxSlow is how many slow inspections release their worker. Those beyond keep it, so that
-	// a stuck runtime is not asked about ever more pods.
+	// MaxSlow is how many slow inspections release their worker. Further ones keep it, so that a stuck
+	// runtime gets a bounded number of calls.
 	MaxSlow = 64
-	// MaxHangingAfter bounds how long a full list may run before it counts as hanging, unless
-	// a period is longer.
+	// MaxHangingAfter is the age at which a full list is always stuck, unless a period is longer.
 	MaxHangingAfter = 10 * time.Second
-	// canariesPerThreshold is how often within the health threshold a healthy pod is inspected
-	// while others hang.
+	// canariesPerThreshold is how many canaries are inspected within the health threshold.
 	canariesPerThreshold = 6
-	// roundPeriods is how many periods pass between the beginnings of two rounds of all pods.
+	// roundPeriods is the number of periods from the start of one round of all pods to the next.
 	roundPeriods = 2
 )
 
-// Stamp is given out when a list begins. Number orders lists. Time is what readers compare
-// with, and two stamps may share it.
+// Stamp orders lists by when they began. Number is unique; two lists may share Time, which readers compare.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
 }
 
-// After reports whether the list of s began after that of other.
+// After reports whether the list began after the other.
 func (s Stamp) After(other Stamp) bool { return s.Number > other.Number }
 
-// Kind is what a call asks for.
+// Kind is what a call asks for: all pods, one pod, or the status of a pod.
 type Kind int
 
 // The kinds of calls.
 const (
-	// ListAll is a full list.
-	ListAll Kind = iota
-	// ListPod is a single-pod list.
-	ListPod
-	// Inspect is an inspection.
-	Inspect
+	ListAll Kind = iota // a full list
+	ListPod             // a pod list
+	Inspect             // an inspection
 )
 
-// CausePeriod is the cause of the full lists that come every period.
+// CausePeriod is the cause of the full list of every period.
 const CausePeriod = "period"
 
-// Call is one call to the runtime, from its beginning to its return.
+// Call is a call to the runtime that has begun.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
-	Cause string    // the first reason for it
+	Cause string    // why it was made
 	Stamp Stamp     // of the list; zero for an inspection
 	Began time.Time
 
-	// Slow is true when the call has run for longer than a period. Another call may take its
-	// slot; see MaxSlow.
+	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow.
 	Slow bool
-	// Dead is true when the deadline of the call has passed. The call has failed, and no other
-	// call of its kind is made for the pod until it returns.
+	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of
+	// its kind is made for the pod.
 	Dead bool
 }
 
-// Config does not change after New.
+// Config is not changed after New.
 type Config struct {
-	// Period is the time between the beginnings of two full lists.
+	// Period is the time from the start of one full list to the next.
 	Period time.Duration
-	// Timeout is the deadline of a call, Threshold that of the health check.
+	// Timeout is the deadline of a call, Threshold the threshold of the health check.
 	Timeout, Threshold time.Duration
-	// Workers is how many inspections run at once.
+	// Workers is how many inspections run at once; see MaxSlow.
 	Workers int
-	// ListsPods is true if the runtime can list one pod. If not, full lists answer requests.
+	// ListsPods is true if the runtime can list one pod. Otherwise full lists answer requests.
 	ListsPods bool
 }
 
-// Scheduler is the schedule. It is not safe for concurrent use.
+// Scheduler is not safe for concurrent use.
 type Scheduler struct {
-	// Now is the time. The user sets it before every step.
+	// Now is the time, set by the reconciler before every step.
 	Now time.Time
-	// Last is the newest stamp that was given out.
+	// Last is the newest stamp.
 	Last Stamp
 	// FullList is the full list in flight; nil for none.
 	FullList *Call
@@ -99,36 +90,35 @@ type Scheduler struct {
 	full   cadence
 	canary canary
 
-	toList, toInspect queue // pods in the order in which they came to wait
+	toList, toInspect queue // in the order in which the pods began to wait
 	alarms            alarms
-	listSlots         int // single-pod lists that may begin
-	inspections       int // in flight
-	slow              int // inspections in flight that are slow
-	hung              int // pods with an inspection that hangs
+	listSlots         int // how many pod lists may begin
+	inspections       int // how many are in flight
+	slow              int // how many of those are slow
+	hung              int // how many pods are stuck
 }
 
-// cadence is when full lists begin.
+// cadence decides when full lists begin.
 type cadence struct {
 	periodic bool
-	next     time.Time // the next full list of the period
-	// notBefore is when a full list that is asked for may begin: the newest one took as long
-	// before, or a period. A caller of Relist does not wait for it.
+	next     time.Time // when the next full list of the period begins
+	// notBefore is the earliest time for a requested full list. It leaves a pause as long as the last
+	// full list took, but at most a period. Callers of Relist do not wait for it.
 	notBefore time.Time
-	requested bool          // a full list is asked for
-	failed    bool          // the newest full list failed
-	took      time.Duration // by the newest full list that succeeded
-	// hangsSince is when the first full list began that hangs; zero when the runtime has
-	// answered a full list since.
+	requested bool          // a full list was requested
+	failed    bool          // the last full list failed
+	took      time.Duration // the duration of the last successful full list
+	// hangsSince is when the first stuck full list began; zero once the runtime has answered one.
 	hangsSince time.Time
 }
 
-// canary is which pods are inspected to see what the runtime still answers: one healthy pod
-// now and then while others hang, and all pods in turn while full lists hang.
+// canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
+// and then. While full lists are stuck, all pods are canaries in turn.
 type canary struct {
-	since     time.Time // when the first pod began to hang
-	last      time.Time // when a canary was due, or a round of all pods began
-	succeeded time.Time // when an inspection succeeded last
-	inRound   bool      // a round of all pods is under way
+	since     time.Time // when the first of the stuck pods became stuck
+	last      time.Time // when the last canary was due, or the last round began
+	succeeded time.Time // when the last successful inspection ended
+	inRound   bool      // a round of all pods is in progress
 }
 
 // New returns an idle schedule.
@@ -136,7 +126,7 @@ func New(cfg Config) *Scheduler {
 	return &Scheduler{cfg: cfg, listSlots: PodListsAtOnce, toInspect: queue{inspecting: true}}
 }
 
-// SetPeriodic switches the full lists of every period on, the first at once, or off.
+// SetPeriodic starts the full lists of every period, the first one now, or stops them.
 func (s *Scheduler) SetPeriodic(on bool) {
 	s.full.periodic, s.full.next = on, s.Now
 	if !on && s.FullList == nil {
@@ -144,10 +134,10 @@ func (s *Scheduler) SetPeriodic(on bool) {
 	}
 }
 
-// endHang notes that no full list hangs any more.
+// endHang notes that full lists are no longer stuck.
 func (s *Scheduler) endHang() { s.full.hangsSince, s.canary.inRound = time.Time{}, false }
 
-// stamp gives one out. Its time does not go back, so that what is newer can always be stored.
+// stamp returns a new stamp. Its time never goes back: the cache rejects statuses for older lists.
 func (s *Scheduler) stamp() Stamp {
 	s.Last.Number++
 	if s.Now.After(s.Last.Time) {
@@ -157,14 +147,14 @@ func (s *Scheduler) stamp() Stamp {
 }
 
 // Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full
-// list to begin, and requested is the cause of a request for a full list; empty for none.
+// list to begin. requested is the cause of a requested full list; empty for none.
 func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 	s.full.requested = requested != ""
 	if cause := s.fullListDue(relist, requested); cause != "" {
 		s.FullList = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.Now}
 		s.full.next = s.Now.Add(s.cfg.Period)
 		begun = append(begun, s.FullList)
-		for s.toList.Len() > 0 { // the requests are older than the full list, which answers them
+		for s.toList.Len() > 0 { // the full list answers these requests, which are older
 			s.toList.pop()
 		}
 	}
@@ -190,7 +180,7 @@ func (s *Scheduler) freeWorkers() int {
 	return s.cfg.Workers - (s.inspections - s.slow) - max(0, s.slow-MaxSlow)
 }
 
-// fullListDue returns why a full list begins now; empty if none does.
+// fullListDue returns the cause of a full list that begins now; empty for none.
 func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 	soon := !s.Now.Before(s.full.notBefore)
 	switch {
@@ -208,13 +198,12 @@ func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 	return ""
 }
 
-// manyWait reports whether so many pods wait that all are listed instead. After a full list
-// that failed they are listed one by one.
+// manyWait reports whether so many pods wait for a list that a full list is better. After a failed
+// full list it returns false, so that pods are listed one by one.
 func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// FullListEnded notes that the full list c has succeeded, or has failed by an error or its
-// deadline. It sets notBefore, a period ahead at most. A list of the period that is due already
-// comes after a period.
+// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next
+// requested list; see notBefore. If a list of the period is overdue, it begins after another period.
 func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	wait := s.cfg.Period
 	if succeeded {
@@ -228,9 +217,9 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	}
 }
 
-// Returned notes that a call of the pod p has returned, a full list if p is nil. It is called
-// before anything that follows from the result. answered is false only for a call that failed
-// after its deadline: what it asked about still hangs.
+// Returned notes that a call has returned; p is nil for a full list. Call it before handling the
+// result. answered is false for a call that returned an error after it had timed out: its pod or
+// list remains stuck.
 func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	switch c.Kind {
 	case ListAll:
@@ -255,18 +244,17 @@ func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	}
 }
 
-// Late is a call that has become slow, or dead.
+// Late is a call that has become slow or has timed out.
 type Late struct {
 	*Call
-	// Pod is the call's; nil for a full list.
+	// Pod is the pod of the call; nil for a full list.
 	Pod *Pod
-	// NowDead is true if the deadline of the call has passed, false if it has become slow.
+	// NowDead is true if the call has timed out, false if it has become slow.
 	NowDead bool
 }
 
-// Expire acts on the times that have come. It returns the pods with such a time, to be planned
-// again, and the calls that have become slow or dead, both by UID. Calls that have returned
-// meanwhile are to be taken in before.
+// Expire returns the pods whose time has come, to be planned again, and the calls that have become slow
+// or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	s.full.hangsSince = s.HangsSince()
@@ -284,7 +272,7 @@ func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 	return woken, late
 }
 
-// appendLate notes whether a call has become slow or dead since.
+// appendLate appends the call if it has become slow, and again if it has timed out.
 func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 	if c == nil {
 		return late
@@ -299,7 +287,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 		case Inspect:
 			s.slow++
 			s.setHung(p, c.Began)
-		case ListAll: // there is one, whether it is slow or not
+		case ListAll: // full lists have no slots
 		}
 	}
 	if dead && !c.Dead {
@@ -309,7 +297,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 	return late
 }
 
-// nextLate returns when a call becomes slow or dead next; zero for never.
+// nextLate returns when the call will become slow or time out; zero for never.
 func (s *Scheduler) nextLate(c *Call) time.Time {
 	switch {
 	case c == nil || c.Dead:
@@ -320,7 +308,7 @@ func (s *Scheduler) nextLate(c *Call) time.Time {
 	return c.Began.Add(s.cfg.Timeout)
 }
 
-// Wake returns when there is more to do; zero for never.
+// Wake returns when Begin or Expire next has something to do; zero for never.
 func (s *Scheduler) Wake() (next time.Time) {
 	if s.FullList == nil {
 		if s.full.periodic {
@@ -336,7 +324,7 @@ func (s *Scheduler) Wake() (next time.Time) {
 	return earlier(next, earlier(s.nextLate(s.FullList), s.canaryDue()))
 }
 
-// earlier returns the earlier of two times, of which zero stands for none.
+// earlier returns the earlier time; a zero time is none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -344,9 +332,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// HangsSince returns when the full list began that hangs; zero if none does. A full list hangs
-// when it has run for longer than a period, and for twice as long as the newest that succeeded
-// or ten seconds. If it is given up at its deadline, the hang lasts until a later one returns.
+// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once
+// it is older than a period, and than the shorter of MaxHangingAfter and twice the last successful
+// list. If it times out, full lists remain stuck until one returns.
 func (s *Scheduler) HangsSince() time.Time {
 	if s.full.hangsSince.IsZero() && s.hangs(s.FullList) {
 		return s.FullList.Began
@@ -360,8 +348,7 @@ func (s *Scheduler) hangsAt(c *Call) time.Time {
 	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxHangingAfter)))
 }
 
-// setHung notes since when an inspection of the pod hangs; zero if none does. An older hang
-// stays.
+// setHung sets HungSince if it is zero, or clears it if since is zero.
 func (s *Scheduler) setHung(p *Pod, since time.Time) {
 	switch {
 	case p.HungSince.IsZero() == since.IsZero():
@@ -377,11 +364,11 @@ func (s *Scheduler) setHung(p *Pod, since time.Time) {
 	p.HungSince = since
 }
 
-// InspectionSucceeded notes that an inspection has, of any pod: no canary is needed for a while.
+// InspectionSucceeded notes that an inspection of any pod succeeded, which postpones the next canary.
 func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.Now }
 
-// TakeCanary reports whether a pod is to be inspected as a canary now. While full lists hang it
-// does so for one pod after another, until EndRound.
+// TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts
+// a round of all pods, which lasts until EndRound.
 func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
@@ -392,8 +379,7 @@ func (s *Scheduler) TakeCanary() bool {
 	return true
 }
 
-// EndRound notes that all pods have had their turn. The next round begins two periods after
-// this one began, and a period from now at least.
+// EndRound ends a round. The next begins two periods after this one began, but a period from now at least.
 func (s *Scheduler) EndRound() {
 	s.canary.inRound = false
 	if latest := s.Now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
@@ -421,8 +407,8 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	return earlier(due, latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
 }
 
-// roundDue is canaryDue while full lists hang. Rounds take half of the workers, and leave half
-// of the slow inspections that release theirs to the pods that somebody asks for.
+// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of
+// MaxSlow, and leave the rest to requested inspections.
 func (s *Scheduler) roundDue() time.Time {
 	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
 	switch {
