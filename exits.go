@@ -36,12 +36,12 @@ func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 // that was exited in the previous list and is running now was started again, and stays running.
 // Call withExits before replacing rec.listed.
 func (rec *podRecord) withExits(listed *Pod) *Pod {
-	if listed == nil || len(rec.seen) == 0 {
+	if listed == nil || len(rec.statuses) == 0 {
 		return listed
 	}
 	before := finder(rec.listed.containers())
 	return withExited(listed, func(id string) bool {
-		return hasExited(rec.seen[id]) && !isExited(before(0, id))
+		return hasExited(rec.statuses[id]) && !isExited(before(0, id))
 	})
 }
 
@@ -68,12 +68,12 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 
 // awaitsExits reports whether the record has an exit that is unconfirmed or not yet in the lists.
 func (rec *podRecord) awaitsExits() bool {
-	if rec.pod == nil || len(rec.seen) == 0 {
+	if rec.pod == nil || len(rec.statuses) == 0 {
 		return false
 	}
 	listed := finder(rec.listed.containers())
 	for i, c := range rec.pod.Containers {
-		s := rec.seen[c.ID.ID]
+		s := rec.statuses[c.ID.ID]
 		if isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed(i, c.ID.ID))) {
 			return true
 		}
@@ -84,13 +84,13 @@ func (rec *podRecord) awaitsExits() bool {
 // takeExit applies an exit event to a container of the record. news is false if it changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
-	if last := rec.seen[id]; hasExited(last) && !last.EndUnknown {
+	if last := rec.statuses[id]; hasExited(last) && !last.EndUnknown {
 		return false
 	}
 	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
 		return false // an exit of an earlier life, or without a time
 	}
-	rec.see(exitStatus(rec.seen[id], c, e, r.sched.Now))
+	rec.setStatus(exitStatus(rec.statuses[id], c, e, r.sched.Now))
 	isDead := func(other string) bool { return other == id }
 	if pod := withExited(rec.pod, isDead); pod != rec.pod {
 		rec.pod = pod
@@ -111,7 +111,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.seen[id], rec.ends[id], pod(i, id)
+		last, known, c := rec.statuses[id], rec.ends[id], pod(i, id)
 		switch {
 		case first(0, id) != s: // bad data: the first status counts
 		case hasExited(s):
@@ -124,7 +124,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 				s = &confirmed
 				put(&corrected, id, s)
 			}
-			rec.see(s)
+			rec.setStatus(s)
 			if c != nil && !isExited(c) {
 				rec.pod = rec.withExits(rec.pod)
 				r.died(rec, id)
@@ -135,15 +135,15 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
 			}
-			rec.see(s)
+			rec.setStatus(s)
 		case startedAgain(last, s):
-			rec.see(s)
+			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			again = true // rec.listed now differs from the next list, which is therefore compared
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
-				rec.see(last)
+				rec.setStatus(last)
 			}
 			put(&corrected, id, last)
 			contradicts = contradicts || last.Unconfirmed && isExited(rec.listed.container(i, id))
@@ -153,11 +153,11 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
-	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.seen[id]) })
+	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.statuses[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
 		if hasExited(s) { // a list that began earlier may still show the container
 			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
-			r.records.strangers.add(exit, r.sched.Now)
+			r.records.earlyExits.add(exit, r.sched.Now)
 		}
 	}
 	return contradicts, again
@@ -170,21 +170,21 @@ func startedAgain(ended, s *Status) bool {
 }
 
 // see stores the newest status of a container.
-func (rec *podRecord) see(s *Status) { put(&rec.seen, s.ID.ID, s) }
+func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
 // forgetStatuses deletes and returns the statuses that are not needed, not in statuses and not in ends.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
-	if len(rec.seen) <= len(statuses) {
+	if len(rec.statuses) <= len(statuses) {
 		return nil
 	}
 	needed := rec.needed()
 	for _, s := range statuses {
 		needed[s.ID.ID] = true
 	}
-	for _, id := range slices.Sorted(maps.Keys(rec.seen)) {
+	for _, id := range slices.Sorted(maps.Keys(rec.statuses)) {
 		if !needed[id] && rec.ends[id] == nil {
-			dropped = append(dropped, rec.seen[id])
-			delete(rec.seen, id)
+			dropped = append(dropped, rec.statuses[id])
+			delete(rec.statuses, id)
 		}
 	}
 	return dropped
@@ -193,7 +193,7 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 // needed returns the IDs of containers that are listed, published, or about to be published.
 func (rec *podRecord) needed() map[string]bool {
 	var inspecting, initial *Pod
-	dead := rec.Inspection != nil && rec.Inspection.Dead
+	dead := rec.Inspection != nil && rec.Inspection.TimedOut
 	if rec.pod != nil && rec.inspecting != nil && !dead {
 		inspecting = rec.inspecting.pod
 	}
@@ -213,7 +213,7 @@ func (rec *podRecord) needed() map[string]bool {
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	for i, t := range transitions {
 		id := t.container.ID.ID
-		switch s, e := rec.seen[id], rec.ends[id]; {
+		switch s, e := rec.statuses[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
 		case t.kind == ContainerDied && existed && isExited(rec.listed.container(i, id)):
 			put(&rec.ends, id, &end{settled: true})
@@ -228,7 +228,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 				}
 			}
 			if hasExited(s) {
-				rec.see(startedStatus(s, t.container.State))
+				rec.setStatus(startedStatus(s, t.container.State))
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	rec.due[reasonCheck] = time.Time{}
 	for id, e := range rec.ends {
-		s := rec.seen[id]
+		s := rec.statuses[id]
 		if e.livesAgain || !hasExited(s) {
 			continue
 		}
@@ -287,7 +287,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 		if !needed[id] {
 			r.countGone(rec, id, e)
 			delete(rec.ends, id)
-			delete(rec.seen, id)
+			delete(rec.statuses, id)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	if !e.settled && !e.livesAgain {
 		e.settled = true
-		r.metrics.countExit(rec.seen[id])
+		r.metrics.countExit(rec.statuses[id])
 	}
 }
 
@@ -342,40 +342,40 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	return list
 }
 
-// strangers are the newest exits of containers that no list has shown, by ID. Exits come from events
+// earlyExits are the newest exits of containers that no list has shown, by ID. Exits come from events
 // and from statuses. They are kept until a full list succeeds that began at least a period later.
-type strangers map[string]stranger
+type earlyExits map[string]earlyExit
 
-type stranger struct {
+type earlyExit struct {
 	ContainerExit
 	at time.Time // when the exit was reported
 }
 
 // add adds an exit. Above maxHints, which only a faulty runtime reaches, it relies on later lists.
-func (s strangers) add(e ContainerExit, at time.Time) {
+func (s earlyExits) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {
-		s[e.ContainerID] = stranger{e, at}
+		s[e.ContainerID] = earlyExit{e, at}
 	}
 }
 
 // adopt moves the exits of newly listed containers into the record.
-func (s strangers) adopt(rec *podRecord, listed *Pod) {
+func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
 	if len(s) == 0 {
 		return
 	}
 	for _, c := range listed.containers() {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
-			if last := rec.seen[c.ID.ID]; !hasExited(last) {
-				rec.see(exitStatus(last, c, e.ContainerExit, e.at))
+			if last := rec.statuses[c.ID.ID]; !hasExited(last) {
+				rec.setStatus(exitStatus(last, c, e.ContainerExit, e.at))
 			}
 		}
 	}
 }
 
 // forget deletes the exits reported before a time.
-func (s strangers) forget(before time.Time) {
+func (s earlyExits) forget(before time.Time) {
 	for id, e := range s {
 		if e.at.Before(before) {
 			delete(s, id)

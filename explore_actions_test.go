@@ -342,7 +342,7 @@ func (w *world) next() []action {
 		}
 		slow, dead := false, false
 		for _, f := range w.flights {
-			slow, dead = slow || !f.call.Slow, dead || !f.call.Dead
+			slow, dead = slow || !f.call.Slow, dead || !f.call.TimedOut
 		}
 		if slow {
 			as = append(as, action{kind: actTickSlow})

@@ -87,13 +87,14 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			}
 			for c := range w.knownEnd[p] {
 				id := containerOf(p, c).ID
-				if s := rec.seen[id]; !hasExited(s) || rec.pod.container(0, id) == nil && rec.published.container(0, id) == nil {
+				gone := rec.pod.container(0, id) == nil && rec.published.container(0, id) == nil
+				if s := rec.statuses[id]; gone || !hasExited(s) {
 					continue
 				} else if w.knownEnd[p][c] = w.knownEnd[p][c] || !s.EndUnknown; w.knownEnd[p][c] && s.EndUnknown {
 					w.breaks("rule 20: how %s ended was known", s.ID.ID)
 				}
 			}
-			if rec.pod == nil && (full == nil || full.call.Dead) && !rec.isOpen() {
+			if rec.pod == nil && (full == nil || full.call.TimedOut) && !rec.isOpen() {
 				w.breaks("rule 9: %s is absent and remembered", rec.UID)
 			}
 		}
@@ -234,7 +235,7 @@ func (w *world) checkProgress(a answered) {
 func (w *world) checkRelist(c *exploredCaller) {
 	full := w.find(schedule.ListAll, 0)
 	if w.fullOK <= c.called {
-		if w.fullBad <= c.called && (full == nil || !full.call.Dead) {
+		if w.fullBad <= c.called && (full == nil || !full.call.TimedOut) {
 			w.breaks("rule Relist: it returns before a list has come back")
 		}
 		return
@@ -482,7 +483,7 @@ func (w *world) String() string {
 	for _, f := range w.flights {
 		b.WriteString(" " + callName(f.call))
 		switch {
-		case f.call.Dead:
+		case f.call.TimedOut:
 			b.WriteString("(dead)")
 		case f.call.Slow:
 			b.WriteString("(slow)")

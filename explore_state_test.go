@@ -107,9 +107,9 @@ func (f *printer) print(w *world) fingerprint {
 		f.bool(rec.inspecting != nil && rec.inspecting.change == rec.change)
 	}
 	f.value(reflect.ValueOf(&r.records.full).Elem(), plain)
-	for _, id := range slices.Sorted(maps.Keys(r.records.strangers)) {
+	for _, id := range slices.Sorted(maps.Keys(r.records.earlyExits)) {
 		f.put(plain, int64(maphash.String(seeds[0], id)))
-		f.bool(r.sched.Now.Sub(r.records.strangers[id].at) > explorePeriod)
+		f.bool(r.sched.Now.Sub(r.records.earlyExits[id].at) > explorePeriod)
 	}
 	f.value(reflect.ValueOf(&r.all).Elem(), plain)
 	f.bool(r.firstFull.Number > 0, r.synced)
@@ -232,7 +232,7 @@ func (f *printer) world() {
 	for _, fl := range w.flights {
 		f.put(plain, int64(fl.call.Kind)<<8|int64(len(fl.call.UID)))
 		f.levels(fl.began[:]...)
-		f.bool(fl.cancelled, fl.stopped, fl.call.Slow, fl.call.Dead)
+		f.bool(fl.cancelled, fl.stopped, fl.call.Slow, fl.call.TimedOut)
 		if fl.pod != nil {
 			f.thing(reflect.ValueOf(fl.pod))
 		}

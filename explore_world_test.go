@@ -361,7 +361,7 @@ func (w *world) land(a action) {
 	w.flights = slices.DeleteFunc(w.flights, func(other *flight) bool { return other == f })
 	res := &result{call: f.call}
 	done := answered{
-		kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.Dead, lies: a.lies,
+		kind: kind, pod: a.pod, of: f.pod, read: a.read, dead: f.call.TimedOut, lies: a.lies,
 	}
 	switch {
 	case a.stopped:
@@ -390,7 +390,7 @@ func (w *world) land(a action) {
 		}
 		done.ok = true
 	}
-	if kind == schedule.ListAll && !f.call.Dead && !a.stopped {
+	if kind == schedule.ListAll && !f.call.TimedOut && !a.stopped {
 		if done.ok {
 			w.fullOK = f.call.Stamp.Number
 			for _, c := range w.callers {

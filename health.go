@@ -173,7 +173,7 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	}
 	for i, c := range pod.Containers {
 		h.containers[c.State]++
-		s, e := rec.seen[c.ID.ID], rec.ends[c.ID.ID]
+		s, e := rec.statuses[c.ID.ID], rec.ends[c.ID.ID]
 		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(rec.listed.container(i, c.ID.ID)) {
 			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
 				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
@@ -234,7 +234,7 @@ func (h *health) listCause() error {
 		if i := slices.IndexFunc(h.reported, ofNoPod); i >= 0 {
 			call = h.reported[i] // the runtime's call that the list waits for
 		}
-		running = h.running(call) + h.besideList()
+		running = h.running(call) + h.whileListIsStuck()
 	}
 	switch {
 	case h.listErr != nil && running != "":
@@ -250,8 +250,8 @@ func (h *health) listCause() error {
 	}
 }
 
-// besideList describes, while a full list is stuck, the other stuck pods and the pods inspected since.
-func (h *health) besideList() (text string) {
+// whileListIsStuck describes, while a full list is stuck, the other stuck pods and the pods inspected since.
+func (h *health) whileListIsStuck() (text string) {
 	if h.HungRelist == nil {
 		return ""
 	}

@@ -31,9 +31,9 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(&rec.Pod)
-	case res.stopped || (res.call.Dead || rec.inspecting.publishedEarly) && res.err == nil:
+	case res.stopped || (res.call.TimedOut || rec.inspecting.publishedEarly) && res.err == nil:
 		rec.inspect, rec.sync = true, rec.sync || rec.inspecting.sync
-	case res.call.Dead || rec.inspecting.publishedEarly:
+	case res.call.TimedOut || rec.inspecting.publishedEarly:
 	default:
 		r.inspected(rec, res)
 	}
@@ -81,17 +81,17 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
 	settled := r.settle(rec, looked)
 	if rec.published != nil {
-		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.seen[id]) })
+		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.statuses[id]) })
 		if settled || pod != rec.published {
-			r.cache.storeExits(pod, rec.seen)
+			r.cache.storeExits(pod, rec.statuses)
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
 	}
 	published := finder(rec.published.containers())
-	isNew := func(c *Container) bool { return hasExited(rec.seen[c.ID.ID]) && published(0, c.ID.ID) == nil }
+	isNew := func(c *Container) bool { return hasExited(rec.statuses[c.ID.ID]) && published(0, c.ID.ID) == nil }
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
-		r.cache.storeExits(rec.pod, rec.seen)
+		r.cache.storeExits(rec.pod, rec.statuses)
 		r.inspectionFailed(rec, fmt.Errorf("%s has not returned within %v", methodGetPodStatus, r.cfg.Period))
 		rec.inspecting.publishedEarly = true
 	}
@@ -141,9 +141,9 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 // inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and known
 // exits are published. A timed-out one has failed. Until then, a pod that has not changed stays fresh.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
-	if late.NowDead {
+	if late.NowTimedOut {
 		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
-		r.inspectionDied(rec)
+		r.inspectionTimedOut(rec)
 		r.publishExits(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
 		return
@@ -153,8 +153,8 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	r.publishExits(rec, CauseExit, late.Began)
 }
 
-// inspectionDied handles an inspection that has timed out.
-func (r *reconciler) inspectionDied(rec *podRecord) {
+// inspectionTimedOut handles an inspection that has timed out.
+func (r *reconciler) inspectionTimedOut(rec *podRecord) {
 	r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 }
 

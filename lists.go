@@ -24,7 +24,7 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
-	case c.Dead:
+	case c.TimedOut:
 	case res.stopped:
 		r.relists.stopped()
 	case res.err != nil:
@@ -64,7 +64,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	asked := len(r.relists.attached) > 0
 	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
 	if !slices.ContainsFunc(compared, func(found comparison) bool { return found.dropped }) {
-		r.records.strangers.forget(c.Began.Add(-r.cfg.Period))
+		r.records.earlyExits.forget(c.Began.Add(-r.cfg.Period))
 	}
 	for _, found := range compared {
 		r.apply(found, c, asked)
@@ -87,7 +87,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 
 // completePodList handles the result of a pod list.
 func (r *reconciler) completePodList(rec *podRecord, res *result) {
-	if res.call.Dead || res.stopped {
+	if res.call.TimedOut || res.stopped {
 		return
 	}
 	pod, err := res.pod, res.err
@@ -175,8 +175,8 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	r.freshen(rec)
 	rec.endBackOff()
 	rec.inspect = true
-	if rec.Inspection != nil && rec.Inspection.Dead { // no other can begin: publish the pod with an error
-		r.inspectionDied(rec)
+	if rec.Inspection != nil && rec.Inspection.TimedOut { // no other can begin: publish the pod with an error
+		r.inspectionTimedOut(rec)
 	}
 	r.forgetEnds(rec)
 }
@@ -197,7 +197,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.freshen(rec)
 	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
 	r.forgetEnds(rec)
-	rec.change, rec.seen = nil, nil
+	rec.change, rec.statuses = nil, nil
 }
 
 // freshen updates cacheEntry.observed and cacheEntry.held.
@@ -223,7 +223,7 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
 	r.noteTransitions(rec, found.transitions, c.Began, existed)
-	if len(rec.seen) > 0 {
+	if len(rec.statuses) > 0 {
 		rec.forgetStatuses(nil)
 	}
 }

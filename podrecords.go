@@ -32,8 +32,8 @@ type podRecord struct {
 
 	// The containers, by ID; see exits.go.
 
-	// seen has the newest status of each container.
-	seen map[string]*Status
+	// statuses has the newest status of each container.
+	statuses map[string]*Status
 	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
 	// published, and no inspection in flight can show it.
 	ends map[string]*end
@@ -197,12 +197,12 @@ type podRecords struct {
 	full stamp
 	// pods is how many pods are present.
 	pods int
-	// strangers are the exits of containers that no list has shown, or that lists no longer show.
-	strangers strangers
+	// earlyExits are the exits of containers that no list has shown, or that lists no longer show.
+	earlyExits earlyExits
 }
 
 func newPodRecords() *podRecords {
-	return &podRecords{byUID: make(map[types.UID]*podRecord), strangers: make(strangers)}
+	return &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)}
 }
 
 // getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
@@ -263,7 +263,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		rec.listed = listed
 		return found
 	}
-	r.strangers.adopt(rec, listed)
+	r.earlyExits.adopt(rec, listed)
 	pod := rec.withExits(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)

@@ -106,7 +106,7 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 		rec, c := r.find(e.ContainerID)
 		switch {
 		case rec == nil:
-			r.records.strangers.add(e, r.sched.Now)
+			r.records.earlyExits.add(e, r.sched.Now)
 			if e.PodUID == "" {
 				r.requestAll(CauseHint)
 			} else {
@@ -151,7 +151,7 @@ func (r *reconciler) takeResult(res *result) {
 		r.badData(badRuntimePanic, res.err.Error())
 	}
 	c := res.call
-	answered := !c.Dead || res.err == nil
+	answered := !c.TimedOut || res.err == nil
 	if c.Kind == schedule.ListAll {
 		r.sched.Returned(c, nil, answered)
 		r.completeFullList(res)
@@ -238,7 +238,9 @@ func (r *reconciler) plan(rec *podRecord) {
 }
 
 // fullListCounts reports whether a full list is in flight that has not timed out.
-func (r *reconciler) fullListCounts() bool { return r.sched.FullList != nil && !r.sched.FullList.Dead }
+func (r *reconciler) fullListCounts() bool {
+	return r.sched.FullList != nil && !r.sched.FullList.TimedOut
+}
 
 // planRequested plans pods after a full list has ended or is slow: pods with open requests, and
 // absent pods that were kept for that list.
@@ -287,7 +289,7 @@ func (r *reconciler) expire() {
 func (r *reconciler) callLate(late schedule.Late) {
 	c := late.Call
 	if late.Pod == nil {
-		if late.NowDead {
+		if late.NowTimedOut {
 			err := r.deadlineError(methodGetPods)
 			r.cancel(c, err)
 			r.fullListFailed(err, c)
@@ -301,7 +303,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 		r.sched.Gone(&rec.Pod) // the call was cancelled when the pod went
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
-	case late.NowDead:
+	case late.NowTimedOut:
 		r.cancel(c, r.deadlineError(methodGetPod))
 		r.podListFailed(rec)
 	}
@@ -363,7 +365,7 @@ func (r *reconciler) inspectCanary() (more bool) {
 
 // completeRelists completes the relists that wait for no pod any more.
 func (r *reconciler) completeRelists() {
-	if c := r.sched.FullList; c != nil && c.Dead { // no other full list can begin until it returns
+	if c := r.sched.FullList; c != nil && c.TimedOut { // no other full list can begin until it returns
 		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {
@@ -389,10 +391,10 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 
 // statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
-	taken := make(map[string]struct{}, len(rec.seen))
+	taken := make(map[string]struct{}, len(rec.statuses))
 	for c := range containersOf(pods...) {
 		_, again := taken[c.ID.ID]
-		if s := rec.seen[c.ID.ID]; s != nil && !again {
+		if s := rec.statuses[c.ID.ID]; s != nil && !again {
 			taken[c.ID.ID] = struct{}{}
 			statuses = append(statuses, s)
 		}
@@ -404,7 +406,7 @@ func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
 	for _, t := range appendTransitions(nil, rec.published, next) {
 		id := t.container.ID.ID
 		r.out.info(4, "Transition", "podUID", rec.UID, "containerID", id, "event", t.kind)
-		if s := rec.seen[id]; t.kind == ContainerDied && hasExited(s) {
+		if s := rec.statuses[id]; t.kind == ContainerDied && hasExited(s) {
 			r.out.info(2, "Container finished", "podUID", rec.UID, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}

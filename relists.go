@@ -23,9 +23,9 @@ type relist struct {
 	awaited []*podRecord
 }
 
-// lacks reports whether the list waits for a pod: the pod was last observed by an older list. If
+// awaits reports whether the list waits for a pod: the pod was last observed by an older list. If
 // the list has callers, it also waits for PodSyncs and for inspections after a failed one.
-func (l *relist) lacks(rec *podRecord) bool {
+func (l *relist) awaits(rec *podRecord) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
 		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
@@ -60,7 +60,7 @@ func withError(callers []*relistCaller, err error) []*relistCaller {
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
-		if done.lacks(f.rec) {
+		if done.awaits(f.rec) {
 			done.awaited = append(done.awaited, f.rec)
 		}
 	}
@@ -84,9 +84,9 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	return complete
 }
 
-// stillAwaited returns the awaited pods from the first that lacks something. Usually it looks at one.
+// stillAwaited returns the awaited pods from the first that the list still waits for. Usually it looks at one.
 func (l *relist) stillAwaited() []*podRecord {
-	i := slices.IndexFunc(l.awaited, l.lacks)
+	i := slices.IndexFunc(l.awaited, l.awaits)
 	if i < 0 {
 		return nil
 	}

@@ -60,9 +60,9 @@ type Call struct {
 
 	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow.
 	Slow bool
-	// Dead is true once the call has timed out, and so has failed. Until it returns, no other call of
+	// TimedOut is true once the call has timed out, and so has failed. Until it returns, no other call of
 	// its kind is made for the pod.
-	Dead bool
+	TimedOut bool
 }
 
 // Config is not changed after New.
@@ -249,8 +249,8 @@ type Late struct {
 	*Call
 	// Pod is the pod of the call; nil for a full list.
 	Pod *Pod
-	// NowDead is true if the call has timed out, false if it has become slow.
-	NowDead bool
+	// NowTimedOut is true if the call has timed out, false if it has become slow.
+	NowTimedOut bool
 }
 
 // Expire returns the pods whose time has come, to be planned again, and the calls that have become slow
@@ -290,8 +290,8 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 		case ListAll: // full lists have no slots
 		}
 	}
-	if dead && !c.Dead {
-		c.Dead = true
+	if dead && !c.TimedOut {
+		c.TimedOut = true
 		late = append(late, Late{c, p, true})
 	}
 	return late
@@ -300,7 +300,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 // nextLate returns when the call will become slow or time out; zero for never.
 func (s *Scheduler) nextLate(c *Call) time.Time {
 	switch {
-	case c == nil || c.Dead:
+	case c == nil || c.TimedOut:
 		return time.Time{}
 	case !c.Slow:
 		return c.Began.Add(min(s.cfg.Period, s.cfg.Timeout))

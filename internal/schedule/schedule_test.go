@@ -285,7 +285,7 @@ func (s *script) randomInput(random *rand.Rand) {
 		"gone "+p, "wake "+p+" "+since(s.Now), "start", "start", "stop", "relist", "all hint", "all")
 	if len(s.flying) > 0 && random.IntN(2) == 0 {
 		which := of(slices.Sorted(maps.Keys(s.flying))...)
-		if input = of("ok ", "fail ") + which; s.flying[which].Dead {
+		if input = of("ok ", "fail ") + which; s.flying[which].TimedOut {
 			input = of("ok ", "hang ") + which
 		}
 	}
@@ -322,7 +322,7 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 		left := f != nil && !f.Slow && p.want.List <= f.Stamp.Number
 		count(&want.ToList, s.cfg.ListsPods && p.want.List > 0 && p.List == nil && !left, 1)
 		count(&want.ToInspect, p.want.Inspect && p.Inspection == nil, 1)
-		late := p.List != nil && !p.List.Dead || p.Inspection != nil && !p.Inspection.Dead
+		late := p.List != nil && !p.List.TimedOut || p.Inspection != nil && !p.Inspection.TimedOut
 		count(&want.Alarms, late || !p.want.Wake.IsZero(), 1)
 		count(&want.Hung, !p.HungSince.IsZero(), 1)
 	}

@@ -146,7 +146,7 @@ func (s *script) returns(how, name string) {
 		of = &s.pods[c.UID].Pod
 	}
 	s.Returned(c, of, how != "hang")
-	if c.Kind == schedule.ListAll && !c.Dead {
+	if c.Kind == schedule.ListAll && !c.TimedOut {
 		s.FullListEnded(c, how == "ok")
 	}
 	for uid, p := range s.pods {
@@ -168,8 +168,8 @@ func (s *script) expire() (did []string) {
 		s.plan(p)
 	}
 	for _, l := range late {
-		did = append(did, name(l.Call)+map[bool]string{false: "-slow", true: "-dead"}[l.NowDead])
-		if l.Pod == nil && l.NowDead {
+		did = append(did, name(l.Call)+map[bool]string{false: "-slow", true: "-dead"}[l.NowTimedOut])
+		if l.Pod == nil && l.NowTimedOut {
 			s.FullListEnded(l.Call, false)
 		}
 		s.planAll()
