@@ -40,7 +40,7 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //   - if the runtime ends the stream within a second of accepting it, without an error and without
 //     an event, and then answers a Version call on the same connection. CRI-O does so without
 //     enable_pod_events. connected may have been called by then;
-//   - for containerd 1.6 and 1.7, with WithoutExitEvents and for a Runtime of NewRuntime. The
+//   - for containerd 1.6 and 1.7, with WithoutExitEvents or for a Runtime of NewRuntime. The
 //     former has no stream, and the latter sends each event to only one of its readers.
 //
 // Otherwise, for containerd 1.6 and 1.7, containerd's own stream is read instead: creations, starts
