@@ -1,4 +1,4 @@
-# What .ci/run does and what it does not, a step at a time. Nothing here is needed
+# What developers run by hand. The gate and its steps are in .ci/run. Nothing here is needed
 # to use the library; what needs root says so.
 
 # How often race runs every test.
@@ -32,33 +32,17 @@ check: ## before every commit: format, vet, tidiness, dependencies, tests; a min
 	hack/deps.sh
 	go test ./...
 
-.PHONY: platforms
-platforms: ## compile and vet for windows, darwin and arm64; the first time takes minutes
-	hack/platforms.sh
-
-.PHONY: compat
-compat: ## with the lowest versions, the newest, and those of others' go.mod; the first time takes many minutes
-	hack/compat.sh
-
 .PHONY: newest
 newest: ## raises the versions in internal/compat/newest.mod, and tests with them
 	GOTOOLCHAIN=$$(sed -n 's/^toolchain //p' internal/compat/newest.mod) go get -modfile=internal/compat/newest.mod -u -t ./...
 	hack/compat.sh newest
 
-.PHONY: apidiff
-apidiff: ## the exported API beside that of the last release
-	hack/apidiff.sh
-
 .PHONY: licences
 licences: ## the licences of what the library is built from; hack/licences.sh -all for every module
 	hack/licences.sh
 
-.PHONY: test
-test: ## the tests that need nothing but Go
-	go test ./...
-
 .PHONY: race
-race: ## the same under the race detector, in random order, COUNT times (3)
+race: ## the tests under the race detector, in random order, COUNT times (3)
 	go test -race -shuffle=on -count=$(COUNT) ./...
 
 .PHONY: cover
@@ -87,7 +71,7 @@ explore: ## every order of small histories on the real core, STATES (100000) a s
 # PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
 .PHONY: e2e
 e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
-	cd internal/e2e && go test -count=1 -timeout=1h . ./cmd/... ./kubelet ./measure ./testnode/...
+	PLEG_STEP=e2e .ci/run
 
 # Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
@@ -108,8 +92,7 @@ soak: ## LIVES container lives (10000) in a containerd under fire; an hour or tw
 
 .PHONY: browser
 browser: ## the page of plegz in a real Chromium, installed if there is none; a minute
-	hack/chromium.sh
-	cd internal/e2e/browser && go test -count=1 -timeout=10m ./...
+	PLEG_STEP=browser .ci/run
 
 .PHONY: picture
 picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
@@ -133,11 +116,11 @@ kubelets: ## kubelets of RELEASES (1.32 to 1.37) on the library: their own tests
 
 .PHONY: mixin
 mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's package prometheus); a minute or two
-	cd internal/e2e/mixin && go test -count=1 -timeout=10m ./...
+	PLEG_STEP=mixin .ci/run
 
 .PHONY: diff
 diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
-	cd internal/kubelet && go test -count=1 ./...
+	PLEG_STEP=differential .ci/run
 
 .PHONY: bench
 bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache/bench.txt
@@ -163,7 +146,7 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
-	cd internal/e2e/deploy && go test -count=1 -timeout=30m ./...
+	PLEG_STEP=deployment .ci/run
 
 .PHONY: prometheusrule
 prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize

@@ -50,14 +50,16 @@ func (w cacheWriter) storeExits(pod *Pod, newer map[string]*Status) {
 		old := e.status
 		status := *cmp.Or(old, emptyStatus(pod.ID))
 		exits := make(map[string]*Status)
-		for _, container := range pod.Containers {
+		known := finder(status.ContainerStatuses)
+		status.ContainerStatuses = slices.Clip(status.ContainerStatuses) // an append copies it
+		for i, container := range pod.Containers {
 			s := newer[container.ID.ID]
 			if !hasExited(s) {
 				continue
 			}
 			exits[s.ID.ID] = s
-			if find(status.ContainerStatuses, 0, s.ID.ID) == nil {
-				status.ContainerStatuses = append(slices.Clip(status.ContainerStatuses), s)
+			if known(i, s.ID.ID) == nil {
+				status.ContainerStatuses = append(status.ContainerStatuses, s)
 			}
 		}
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)

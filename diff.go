@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"iter"
 	"slices"
 )
 
@@ -55,9 +56,7 @@ func withSandboxesBeingMade(old, pod *Pod) *Pod {
 		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
 			return s
 		}
-		unknown := *s
-		unknown.State = ContainerStateUnknown
-		return &unknown
+		return s.in(ContainerStateUnknown)
 	})
 	if !changed {
 		return pod
@@ -212,6 +211,26 @@ func (p *Pod) sandboxes() []*Container {
 		return nil
 	}
 	return p.Sandboxes
+}
+
+// in returns a copy of a container in another state.
+func (c *Container) in(state State) *Container {
+	is := *c
+	is.State = state
+	return &is
+}
+
+// containersOf returns the containers of some pods; a nil pod has none.
+func containersOf(pods ...*Pod) iter.Seq[*Container] {
+	return func(yield func(*Container) bool) {
+		for _, pod := range pods {
+			for _, c := range pod.containers() {
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // container finds a container of a pod, which is expected at index i; nil for none.

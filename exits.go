@@ -43,8 +43,9 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 	if listed == nil || len(rec.seen) == 0 {
 		return listed
 	}
+	before := finder(rec.listed.containers())
 	return withExited(listed, func(id string) bool {
-		return hasExited(rec.seen[id]) && !isExited(rec.listed.container(0, id))
+		return hasExited(rec.seen[id]) && !isExited(before(0, id))
 	})
 }
 
@@ -59,9 +60,7 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 		if c.State == state || !are(c.ID.ID) {
 			return c
 		}
-		is := *c
-		is.State = state
-		return &is
+		return c.in(state)
 	})
 	if !changed {
 		return pod
@@ -185,37 +184,35 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.seen) <= len(statuses) {
 		return nil
 	}
-	seen := make(map[string]*Status, len(rec.seen))
-	keep := func(id string) {
-		if s := rec.seen[id]; s != nil {
-			seen[id] = s
-		}
-	}
-	pods := []*Pod{rec.pod, rec.published}
-	if rec.inspecting != nil {
-		pods = append(pods, rec.inspecting.pod)
-	}
-	if rec.change != nil {
-		pods = append(pods, rec.change.initial)
-	}
-	for _, pod := range pods {
-		for _, c := range pod.containers() {
-			keep(c.ID.ID)
-		}
-	}
+	needed := rec.needed()
 	for _, s := range statuses {
-		keep(s.ID.ID)
-	}
-	for id := range rec.ends {
-		keep(id)
+		needed[s.ID.ID] = true
 	}
 	for _, id := range slices.Sorted(maps.Keys(rec.seen)) {
-		if seen[id] == nil {
+		if !needed[id] && rec.ends[id] == nil {
 			dropped = append(dropped, rec.seen[id])
+			delete(rec.seen, id)
 		}
 	}
-	rec.seen = seen
 	return dropped
+}
+
+// needed returns the IDs of the containers that are listed or published, or that the present inspection
+// shows.
+func (rec *podRecord) needed() map[string]bool {
+	var inspecting, initial *Pod
+	dead := rec.Inspection != nil && rec.Inspection.Dead
+	if rec.pod != nil && rec.inspecting != nil && !dead {
+		inspecting = rec.inspecting.pod
+	}
+	if rec.change != nil {
+		initial = rec.change.initial
+	}
+	needed := make(map[string]bool)
+	for c := range containersOf(rec.pod, rec.published, inspecting, initial) {
+		needed[c.ID.ID] = true
+	}
+	return needed
 }
 
 // noteTransitions notes the deaths in what a list that began at a time shows, and which containers
@@ -258,11 +255,11 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	*e = end{at: e.at, since: r.sched.Now}
 }
 
-// settle settles the ends of a pod, and counts them. A status that confirms an end with the reason
-// Completed settles it at once. Otherwise the first inspection does that began reasonCheckWait after
-// the death, or unconfirmedWait if the end is unconfirmed, even if it fails or is slow: the reason
-// may come late. looked is when the inspection began that is judged; zero for none. If settle
-// reports that it has settled any, the pod is published again.
+// settle settles the ends of a pod, and counts them. The reason Completed settles an end at once,
+// unless it is unconfirmed. Runtimes report other reasons late: then an inspection settles the end
+// that began reasonCheckWait after the death, or unconfirmedWait if the end is unconfirmed, even if
+// that inspection fails or is slow. looked is when the inspection in question began; zero for none.
+// settled is true if any end was settled: then the pod is published again.
 func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	rec.due[reasonCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -287,25 +284,13 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 	return settled
 }
 
-// forgetEnds drops the deaths of containers that are neither listed nor published any more, and that
-// the inspection in flight cannot show; and their statuses. It counts those that were not counted.
+// forgetEnds drops the deaths of containers that are not needed any more, and their statuses. It
+// counts those that were not counted.
 func (r *reconciler) forgetEnds(rec *podRecord) {
 	if len(rec.ends) == 0 {
 		return
 	}
-	pods := []*Pod{rec.pod, rec.published}
-	if rec.pod != nil && rec.inspecting != nil && rec.Inspection != nil && !rec.Inspection.Dead {
-		pods = append(pods, rec.inspecting.pod)
-	}
-	if rec.change != nil {
-		pods = append(pods, rec.change.initial)
-	}
-	needed := make(map[string]bool)
-	for _, pod := range pods {
-		for _, c := range pod.containers() {
-			needed[c.ID.ID] = true
-		}
-	}
+	needed := rec.needed()
 	for id, e := range rec.ends {
 		if !needed[id] {
 			r.countGone(rec, id, e)

@@ -398,13 +398,11 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 // statusesOf returns the newest statuses of the containers of some pods; a nil pod has none.
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
 	taken := make(map[string]struct{}, len(rec.seen))
-	for _, pod := range pods {
-		for _, c := range pod.containers() {
-			_, again := taken[c.ID.ID]
-			if s := rec.seen[c.ID.ID]; s != nil && !again {
-				taken[c.ID.ID] = struct{}{}
-				statuses = append(statuses, s)
-			}
+	for c := range containersOf(pods...) {
+		_, again := taken[c.ID.ID]
+		if s := rec.seen[c.ID.ID]; s != nil && !again {
+			taken[c.ID.ID] = struct{}{}
+			statuses = append(statuses, s)
 		}
 	}
 	return statuses

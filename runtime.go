@@ -106,6 +106,8 @@ type RuntimeCall struct {
 	PodUID types.UID `json:"podUID,omitempty"`
 	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
+	// ObjectID is the full ID of that container or sandbox; empty for none.
+	ObjectID string `json:"objectID,omitempty"`
 	// Since is when the call was made.
 	Since time.Time `json:"since"`
 }

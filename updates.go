@@ -190,10 +190,8 @@ type lastStatuses []*Status
 // pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // containers of the pods, by ID
-	for _, pod := range pods {
-		for _, c := range pod.containers() {
-			missing[c.ID.ID] = true
-		}
+	for c := range containersOf(pods...) {
+		missing[c.ID.ID] = true
 	}
 	for _, s := range l {
 		missing[s.ID.ID] = false

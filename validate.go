@@ -47,9 +47,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 			return c
 		case badContainerState:
 			report(reason, object)
-			unknown := *c
-			unknown.State = ContainerStateUnknown
-			return &unknown
+			return c.in(ContainerStateUnknown)
 		default:
 			report(reason, object)
 			return nil

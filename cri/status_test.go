@@ -285,7 +285,9 @@ func TestInspectionInFlight(t *testing.T) {
 		_, err := r.GetPodStatus(ctx, pod)
 		done <- err
 	}()
-	want := pleg.RuntimeCall{Method: "ContainerStatus", PodUID: "uid", Object: "container app (" + app[:13] + "…)"}
+	want := pleg.RuntimeCall{
+		Method: "ContainerStatus", PodUID: "uid", Object: "container app (" + app[:13] + "…)", ObjectID: app,
+	}
 	waitFor(t, func() bool {
 		calls := r.CallsInFlight()
 		if len(calls) != 1 {

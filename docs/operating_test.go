@@ -34,17 +34,19 @@ func operating(t *testing.T) string { return joined(readFile(t, "docs/OPERATING.
 // joined returns a text with a space for all white space between two words.
 func joined(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// healthSources are where the texts come from that Healthy, HealthReport and WaitForSync
-// give, and the page of plegz. The errors of a list and of an inspection are in them, those of
-// package cri among them.
-var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go", "plegz/condition.go"}
+// healthSources have the texts of Healthy, HealthReport and WaitForSync, and of the errors in them.
+var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go"}
 
-// noHealthTexts are texts of these files that are something else: phrases that others are
-// built from, and what a programmer reads who passes nonsense.
+// noHealthTexts are other texts of these files: parts of texts, and errors of wrong arguments.
 var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
 	"the runtime has no event stream": true, "instead of": true,
 	"parsing a container ID": true, "is not of the form type://id": true,
+	"only unix sockets are supported: use unix:///path or an absolute path": true,
+	"the socket path is not absolute: use unix:///path or /path":            true,
+	"the socket path ends in a slash":                                       true,
+	"the socket path has a zero byte":                                       true,
+	"the socket path has":                                                   true, "bytes; the limit is": true,
 }
 
 // Every text by which the generator, the adapter and the page say what is wrong is in

@@ -66,7 +66,8 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	}
 	r.CallsInFlight = slices.Clone(r.CallsInFlight)
 	for i := range r.CallsInFlight {
-		r.CallsInFlight[i].Object = clip(r.CallsInFlight[i].Object)
+		open := &r.CallsInFlight[i]
+		open.Object, open.ObjectID = clip(open.Object), clip(open.ObjectID)
 	}
 	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits)
 	for i := range r.UnconfirmedExits {

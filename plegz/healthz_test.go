@@ -58,7 +58,10 @@ func TestHealthz(t *testing.T) {
 func TestHealthzFindsWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()
-		calls := []pleg.RuntimeCall{{Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (0123456789abc…)"}}
+		calls := []pleg.RuntimeCall{{
+			Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (0123456789abc…)",
+			ObjectID: "0123456789abcdef0123",
+		}}
 		n := newIdleNode(t, &reporter{fake, calls}, fake)
 		c := plegtest.Running("0123456789abcdef0123")
 		c.Name = "a"

@@ -2,7 +2,6 @@ package plegz
 
 import (
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,7 +55,7 @@ func newReport(c *condition, pods pleg.Pods) *report {
 	for _, open := range r.HealthReport.CallsInFlight {
 		v := call{RuntimeCall: open}
 		if pod := byUID[open.PodUID]; pod != nil {
-			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.Object)
+			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.ObjectID)
 			if w, known := waitsFor[open.PodUID]; !known || w.ContainerID == "" { // a list names no container
 				waitsFor[open.PodUID] = v.whereabouts
 			}
@@ -80,25 +79,16 @@ func newReport(c *condition, pods pleg.Pods) *report {
 	return r
 }
 
-// find returns what a pod knows of the object of a call, such as "container app (3f2a…)": the beginning of
-// an ID is in parentheses. The sandbox is the pod's newest if the object is none.
-func find(pod *pleg.Pod, object string) (at whereabouts) {
+// find returns what a pod knows of a container or sandbox by its ID. Without one, the sandbox is the pod's newest.
+func find(pod *pleg.Pod, id string) (at whereabouts) {
 	if len(pod.Sandboxes) > 0 {
 		at.SandboxID = clip(pod.Sandboxes[0].ID.ID)
 	}
-	open := strings.LastIndexByte(object, '(')
-	if open < 0 {
-		return at
-	}
-	prefix := strings.TrimSuffix(strings.TrimSuffix(object[open+1:], ")"), "…")
-	if prefix == "" {
-		return at
-	}
-	is := func(c *pleg.Container) bool { return strings.HasPrefix(c.ID.ID, prefix) }
+	is := func(c *pleg.Container) bool { return c.ID.ID == id }
 	if i := slices.IndexFunc(pod.Containers, is); i >= 0 {
-		at.Container, at.ContainerID = clip(pod.Containers[i].Name), clip(pod.Containers[i].ID.ID)
-	} else if i := slices.IndexFunc(pod.Sandboxes, is); i >= 0 {
-		at.SandboxID = clip(pod.Sandboxes[i].ID.ID)
+		at.Container, at.ContainerID = clip(pod.Containers[i].Name), clip(id)
+	} else if slices.ContainsFunc(pod.Sandboxes, is) {
+		at.SandboxID = clip(id)
 	}
 	return at
 }

@@ -27,8 +27,8 @@ The runtime's socket is that of --runtime-endpoint or, without it, of the enviro
 CONTAINER_RUNTIME_ENDPOINT, or of the file that CRI_CONFIG_FILE names, /etc/crictl.yaml if it
 names none. If none of them names a socket, a simulated node is watched.
 
-An event is printed if it fits the selector and one value of each of --namespace, --pod and
---event, as far as they are given. Names may be patterns: --pod 'shop/web-*'.
+An event is printed if it matches each of --selector, --namespace, --pod and --event that is
+given. If one has several values, any may match. Names may be patterns: --pod 'shop/web-*'.
 
 On a terminal the table is as wide as the terminal; elsewhere nothing is cut, and times have a
 date. Control characters in names are escaped. With --output json, each line is an object with
@@ -38,9 +38,9 @@ date. Control characters in names are escaped. With --output json, each line is 
   namespace     the pod's
   pod           its name
   podUID        its UID
-  container     the container's name; missing for a sandbox and for PodSync, unless that
-                corrects how the container ended: runtimes learn some reasons late
-  containerID   the ID of the container or sandbox; missing where container is for PodSync
+  container     the container's name; missing for a sandbox. PodSync has it only if it corrects
+                how the container ended: runtimes learn some reasons late
+  containerID   the ID of the container or sandbox; PodSync has it only with container
   sandbox       true if the event is about the pod's sandbox
   event         ContainerStarted, ContainerDied, ContainerRemoved or PodSync
   initial       true if this had happened before the watch began
@@ -126,8 +126,8 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 	})
 	fs.BoolVarP(&f.wait, "wait", "w", false, "wait for a runtime that is away and for an address that is taken, "+
 		"instead of failing; needs a SOCKET")
-	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, the waiting included; "+
-		"0 is until a signal")
+	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, including the wait for "+
+		"a runtime; 0 is until a signal")
 
 	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
 		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
@@ -140,7 +140,7 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 			f.filter.selector, err = labels.Parse(s)
 			return err
 		})
-	fs.BoolVarP(&f.initial, "initial", "i", false, "print what exists at the start too, which otherwise is left out")
+	fs.BoolVarP(&f.initial, "initial", "i", false, "also print what exists at the start")
 	fs.FuncP("since", "s", "print what exists at the start if it started or ended since this `TIME`, as in RFC 3339, "+
 		"or within this time, such as 10m", f.since.set)
 	fs.VarP(&f.output, "output", "o", "a table, a JSON object a line, or no events")
@@ -150,7 +150,7 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 		"this machine only")
 	fs.BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof/ as well, to this machine only")
 	fs.StringVar(&f.nodeName, "node-name", "", "the node's `NAME`, if it is not the host's")
-	fs.VarP(&f.exits, "exit-events", "", "the folder of CRI-O's exit files; off: learn of exits from CRI alone, later")
+	fs.VarP(&f.exits, "exit-events", "", "the directory of CRI-O's exit files; off: exits come from CRI alone, and later")
 
 	fs.Var(&f.logFormat, "log-format", "the form of the log, on stderr")
 	fs.IntVarP(&f.verbosity, "verbosity", "v", 0, "log more: -v=2 or -v=4")

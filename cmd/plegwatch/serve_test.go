@@ -142,7 +142,7 @@ func TestPortIsTaken(t *testing.T) {
 // memoryLimit is the limit of the manifests, in MiB.
 const memoryLimit = 128
 
-// The five minutes that the figures in deploy/README.md are from: -hostile.for=5m -hostile.idle=8000.
+// The figure in deploy/README.md is of -hostile.for=5m -hostile.idle=8000.
 var (
 	hostileFor  = flag.Duration("hostile.for", 5*time.Second, "how long TestHostileClients lasts")
 	hostileIdle = flag.Int("hostile.idle", 1000, "the connections of TestHostileClients that send nothing")

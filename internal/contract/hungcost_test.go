@@ -3,10 +3,14 @@
 package contract_test
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -82,4 +86,44 @@ func TestRule23CostOfARound(t *testing.T) {
 		t.Errorf("an inspection takes %v on a node of %d pods, and %v on one of %d", small, few, large, many)
 	}
 	t.Logf("%v of %d pods, %v of %d", small, few, large, many)
+}
+
+// exitCost returns what the exit of one container costs in a pod with some dead ones. It is the least of some
+// attempts.
+func exitCost(t *testing.T, dead int) (least time.Duration) {
+	t.Helper()
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			rt, exits := plegtest.NewRuntime(), make(chan pleg.ContainerExit)
+			containers := []*pleg.Container{plegtest.Running("a")}
+			for i := range dead {
+				containers = append(containers, plegtest.Exited(fmt.Sprintf("dead-%05d", i)))
+			}
+			rt.SetPod(bare("pod", containers...))
+			g := pleg.NewGenericPLEG(listing(exits)(rt), 0, time.Minute, pleg.NewCache(), clock.RealClock{},
+				pleg.WithLogger(logr.Discard()))
+			g.Start(t.Context())
+			defer g.Stop()
+			synctest.Wait()
+			rt.ExitContainer("pod", "a", 1, "Error")
+			began := usedCPU(t)
+			exits <- exitOf("a", 1)
+			time.Sleep(4 * time.Second)
+			synctest.Wait()
+			if used := usedCPU(t) - began; least == 0 || used < least {
+				least = used
+			}
+		})
+	}
+	return least
+}
+
+// Rule 21: the cost of an exit grows with the containers of its pod, not with their square.
+func TestRule21CostOfAnExitBesideDeadContainers(t *testing.T) {
+	const few, many, most = 500, 16_000, 200
+	small, large := exitCost(t, few), exitCost(t, many)
+	if large > most*small {
+		t.Errorf("an exit costs %v beside %d dead containers, %v beside %d", small, few, large, many)
+	}
+	t.Log(small, large)
 }

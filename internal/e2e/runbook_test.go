@@ -80,15 +80,12 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	if suspect.Name != "wedged" || suspect.ContainerID != id || suspect.SandboxID != pod.SandboxID {
 		t.Errorf("%+v, want container %s of sandbox %s", suspect, id, pod.SandboxID)
 	}
-	found := n.shell(`grep -o '"io.kubernetes.cri.sandbox-id": *"[0-9a-f]*"' ` +
-		"/run/containerd/io.containerd.runtime.v2.task/k8s.io/" + id[:13] + "*/config.json")
-	if !strings.Contains(found, `"`+pod.SandboxID+`"`) {
+	found := n.shell(`grep -ho '"io.kubernetes.cri.sandbox-id": *"[0-9a-f]*"' ` +
+		"/run/containerd/io.containerd.runtime.v2.task/k8s.io/" + id[:13] + `*/config.json | grep -o '[0-9a-f]\{64\}'`)
+	if found != pod.SandboxID {
 		t.Errorf("config.json: %s", found)
 	}
-	shim := n.shell(`pgrep -af "containerd-shim.* -id ` + suspect.SandboxID + `"`)
-	t.Log(shim)
-	text, _, _ := strings.Cut(shim, " ")
-	pid, err := strconv.Atoi(text)
+	pid, err := strconv.Atoi(n.shell(`pgrep -d, -f "[c]ontainerd-shim.* -id ` + suspect.SandboxID + `"`))
 	n.must(err)
 	n.must(unix.Kill(pid, unix.SIGKILL))
 	if err := <-updated; err == nil {

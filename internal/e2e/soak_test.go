@@ -8,8 +8,10 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,6 +88,11 @@ func TestSoak(t *testing.T) {
 	}
 	if wrong := last.grownFrom(first); wrong != "" {
 		t.Errorf("growth: %s: %v after the first round, %v after the last", wrong, first, last)
+		var stacks strings.Builder
+		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 1); err != nil {
+			t.Error(err)
+		}
+		t.Log(stacks.String())
 	}
 }
 
@@ -208,6 +215,28 @@ func (s *soak) reckon(ctx context.Context) {
 		if ok, err := g.Healthy(); !ok {
 			s.Error("in peace again, Healthy says:", err)
 		}
+		s.awaitStreams(ctx, g)
+	}
+}
+
+// awaitStreams waits until no stream of a generator waits for its next connection: a footprint without it
+// would count it as growth in the next round.
+func (s *soak) awaitStreams(ctx context.Context, g generator) {
+	s.Helper()
+	deadline := time.Now().Add(2 * time.Minute) // the longest wait between two connections is one
+	for {
+		report := g.HealthReport()
+		waits := func(stream pleg.StreamReport) bool {
+			return stream.State == pleg.StreamBroken || stream.State == pleg.StreamConnecting
+		}
+		if !waits(report.Stream) && !waits(report.ExitStream) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Errorf("in peace again, streams are not connected: %+v, %+v", report.Stream, report.ExitStream)
+			return
+		}
+		pause(ctx, 50*time.Millisecond)
 	}
 }
 
