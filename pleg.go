@@ -122,9 +122,8 @@ const (
 	// ContainerEnded comes once after ContainerDied, when the exit code and the reason are final.
 	// Only Handle has it; see Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
-	// Synced is sent once to a subscription made WithSynced, when the generator has synced (see
-	// GenericPLEG.HasSynced) and the events of the pods that existed then have been sent. It has no
-	// pod.
+	// Synced is sent once to a subscription made WithSynced: when the generator has synced (see
+	// GenericPLEG.HasSynced), after the events of the pods that existed then. It has no pod.
 	Synced PodLifeCycleEventType = "Synced"
 )
 

@@ -17,8 +17,8 @@ import (
 // runtime.
 //
 // The methods must be safe for concurrent use. They should return when their context ends. A call
-// that does not costs one goroutine until it returns; meanwhile the method is not called again for
-// the same pod, or at all if it is GetPods. A call that has not returned when the request timeout
+// that does not return costs one goroutine. Until it returns, the method is not called again for
+// the same pod; GetPods is not called at all. A call that has not returned when the request timeout
 // expires has failed, and its late answer is discarded.
 //
 // Neither side may modify what a method has returned. If nothing in a pod has changed, a runtime
@@ -27,8 +27,7 @@ type Runtime interface {
 	// GetPods lists every pod that the runtime knows, with containers and sandboxes newest first.
 	// The parameter is the kubelet's, and the generator always passes true. If it is false, the
 	// list leaves out containers and sandboxes that do not run, and pods with nothing else. An
-	// incomplete list must come with an error: the generator takes a pod that is missing from a
-	// list without an error to be gone.
+	// incomplete list must come with an error. Without an error, a missing pod counts as gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. It fills in everything but TimeStamp, and need not keep
 	// the addresses of a pod whose network is gone. A container that no longer exists is left out
@@ -232,8 +231,8 @@ type Container struct {
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
 	CreatedAt int64
-	// Attempt is CRI's count of the earlier containers of this name in the pod, or of its earlier
-	// sandboxes; 0 for the first, and if it is unknown.
+	// Attempt is CRI's count of earlier containers of this name in the pod, or of earlier
+	// sandboxes; 0 if there are none, or if it is unknown.
 	Attempt uint32
 	// Labels and Annotations are the container's own, or the sandbox's; see Pod.Labels.
 	Labels      map[string]string

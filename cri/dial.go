@@ -31,9 +31,9 @@ const (
 const maxSocketPath = 107
 
 // Dial returns a Runtime for an endpoint, whether or not a runtime is there yet. An endpoint is
-// "unix:///path", "unix:/path" or an absolute path. Dial makes no call and does not block: it
-// connects in the background, and tries again every 100 ms to 500 ms until it succeeds or Close is
-// called. Once connected, the Runtime is like that of Connect.
+// "unix:///path", "unix:/path" or an absolute path. Dial makes no call and does not block. It
+// connects in the background, trying every 100 ms to 500 ms until it succeeds or Close is called.
+// Once connected, the Runtime is like that of Connect.
 //
 // Before that, calls fail with the code Unavailable. The error names the endpoint and says why the
 // last attempt failed, and so does the health of a generator. A call waits only for the first
@@ -45,8 +45,8 @@ const maxSocketPath = 107
 // socket at which a runtime answers is the endpoint from then on.
 //
 // Dial fails only if no runtime can ever be at the endpoint: its scheme is not unix, or its path is
-// not absolute, is too long for a socket, or ends in a slash. It does not fail if there is nothing,
-// a file or a directory at the path, because a socket may be there later.
+// relative, too long for a socket, or ends in a slash. It does not fail if there is nothing, a file
+// or a directory at the path, because a socket may be there later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	d := new(dialer)
 	if endpoint == "" {

@@ -107,9 +107,9 @@
 // A runtime may learn late how a container ended: containerd may report "Error" first and
 // "OOMKilled" a moment later, without a change in the list. So for ten seconds after an inspection
 // first saw the container exited, every GetPodStatus asks for its status. Then the status has
-// settled, and is not asked for again until a list no longer shows the container or shows it in
-// another state, because Docker can start it again. After an exit whose reason is not Completed, the
-// generator asks again two seconds later.
+// settled. GetPodStatus asks again only when a list shows the container in another state, because
+// Docker can start it again. After an exit whose reason is not Completed, the generator asks again
+// two seconds later.
 //
 // # The cost of a list
 //

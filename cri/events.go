@@ -31,15 +31,15 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 // readers of its stream.
 //
 // A runtime sends nothing when it accepts a stream; even headers come with the first event. So the
-// stream counts as accepted when the first event comes, or when the runtime has answered a Version
-// call that was sent after the request on the same connection.
+// package sends a Version call after the request on the same connection. The stream counts as
+// accepted when that is answered, or when the first event comes.
 //
 // The error wraps pleg.ErrEventsUnsupported
 //
 //   - if the runtime has no stream (Unimplemented);
-//   - if the runtime ends the stream within a second of accepting it, without an error and without
-//     an event, and then answers a Version call on the same connection. CRI-O does so without
-//     enable_pod_events. connected may have been called by then;
+//   - if the runtime ends the stream within a second of accepting it, without error or event, and
+//     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
+//     connected may have been called by then;
 //   - for containerd 1.6 and 1.7, with WithoutExitEvents or for a Runtime of NewRuntime. The
 //     former has no stream, and the latter sends each event to only one of its readers.
 //

@@ -65,9 +65,9 @@ const exitsAlone = 2 * time.Second
 // fails, WatchContainerExits opens it again as long as other witnesses watch a container; else it
 // returns.
 //
-// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents, for a
-// Runtime of NewRuntime without WithExitsDir, and if the runtime has no witness of its own and no
-// other can watch a container.
+// The error wraps pleg.ErrEventsUnsupported if there is no witness. That is so with
+// WithoutExitEvents, for a Runtime of NewRuntime without WithExitsDir, and if neither the runtime
+// nor the node has a witness.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents

@@ -122,10 +122,11 @@ func (o *options) keptAnnotations(all map[string]string) map[string]string {
 	return chosen
 }
 
-// WithPodsByMetadata also lists pods that the kubelet has not made: a sandbox without the kubelet's
-// label, and its containers, belong to the pod that the sandbox's CRI metadata names. crictl and
-// fakes such as k8s.io/cri-client/pkg/fake make such sandboxes. By default they are skipped. With
-// this option GetPod costs two plain lists of the whole node, because no filter selects such pods.
+// WithPodsByMetadata also lists pods that the kubelet has not made. A sandbox without the kubelet's
+// label, and its containers, then belong to the pod that the sandbox's CRI metadata names. crictl
+// and fakes such as k8s.io/cri-client/pkg/fake make such sandboxes. By default they are skipped.
+// With this option GetPod costs two plain lists of the whole node, because no filter selects such
+// pods.
 func WithPodsByMetadata() Option {
 	return func(o *options) { o.byMetadata = true }
 }

@@ -67,9 +67,9 @@ type runtimeVersion struct{ name, version string }
 // no call: the first list asks for the runtime's version, and fails if that call fails. Close does
 // not close the connection. NewRuntime panics if conn is nil.
 //
-// A connection that ignores call options, such as a fake, works too, but without the limit of 64
-// MiB per message and without stop signals; all items of its lists are decoded. It must not modify
-// the labels and annotations that it has returned, because pods share them.
+// A connection that ignores call options, such as a fake, works too. It has no limit of 64 MiB per
+// message and no stop signals, and all items of its lists are decoded. It must not modify the
+// labels and annotations that it has returned, because pods share them.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result

@@ -87,10 +87,9 @@ func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	}
 }
 
-// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If
-// the sandbox does not exist, it is created as the newest, with the labels and annotations
-// of the pod and the next attempt; if the pod does not exist, it is created with this
-// sandbox only.
+// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If the
+// sandbox does not exist, it is created as the newest, with the pod's labels and annotations and
+// the next attempt. If the pod does not exist, it is created with this sandbox only.
 func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

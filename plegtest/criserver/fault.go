@@ -19,8 +19,8 @@ import (
 type Fault struct {
 	// Method is the affected RPC, such as "ContainerStatus"; empty means all RPCs.
 	Method string
-	// Object is the ID of a sandbox or container, or the UID of a pod, that the request must name,
-	// in its filter or otherwise; empty means all requests.
+	// Object is the ID of a sandbox or container, or the UID of a pod, that the request must name.
+	// Empty means all requests.
 	Object string
 	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
 	// is healed.

@@ -29,9 +29,9 @@ const (
 	// exited while it was down.
 	Containerd16
 	// CRIO is CRI-O 1.37 with enable_pod_events. One sender reads a channel of 1000 events and
-	// sends each to all readers in turn: one blocked reader stops the events of all, and while the
-	// channel is full, events are dropped. The channel keeps events until the first reader comes;
-	// later, events without a reader are lost.
+	// sends each to all readers in turn, so one blocked reader stops all. While the channel is
+	// full, events are dropped. The channel keeps events until the first reader comes; later,
+	// events without a reader are lost.
 	//
 	// RemovePodSandbox sends no event for the objects that it removes. A container that is stopped
 	// before it was started has exited with code 2, at a time before 1970. Each further stop of an

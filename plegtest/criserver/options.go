@@ -51,9 +51,9 @@ func WithoutExitEvents() Option {
 	return func(c *config) { c.noExitEvents = true }
 }
 
-// WithExitFiles makes the models of CRI-O write exit files into a directory, which must exist. As
-// with conmon, the file of a container has the container's ID as its name and contains the exit
-// code, and is written even while the server is down. Unlike CRI-O, the server does not remove it.
+// WithExitFiles makes the models of CRI-O write exit files into a directory, which must exist. Like
+// conmon's, a file has the container's ID as its name, contains the exit code, and is written even
+// while the server is down. Unlike CRI-O, the server does not remove it.
 func WithExitFiles(dir string) Option {
 	return func(c *config) { c.exitsDir = dir }
 }
