@@ -52,7 +52,7 @@
 //	                                  WithoutExitEvents: none
 //
 // A node of 110 pods, each with two containers and a sandbox, costs 2 calls per list and 332 calls
-// at the start. A pod of which a container changes costs 3 more calls, or 2 if the other container
+// at the start. If a container changes, its pod costs 3 more calls, or 2 if the other container
 // exited long ago.
 //
 // # On the wire
