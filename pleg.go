@@ -1,26 +1,27 @@
 // Package pleg is the kubelet's Pod Lifecycle Event Generator as an ordinary Go module, under the
-// kubelet's names. It relists a container runtime, turns the difference between two lists into pod
-// lifecycle events, and keeps a pod status cache whose readers can block until it is new enough.
+// kubelet's names. It lists the pods of a container runtime, turns the difference between two lists
+// into pod lifecycle events, and keeps a cache of pod statuses. Readers of the cache can wait for a
+// status that is new enough.
 //
-// NewGenericPLEG makes a generator of a Runtime and a PodCache. Package cri connects to a runtime,
-// package plegtest has a fake runtime for tests and, in criserver, a CRI server, and package plegz
-// shows a page of the node. docs/GUIDE.md in the repository builds an agent step by step.
+// NewGenericPLEG makes a generator from a Runtime and a PodCache. Package cri connects to a runtime,
+// and package plegz serves a page of the node. For tests, package plegtest has a fake runtime and
+// package criserver a CRI server. docs/GUIDE.md in the repository builds an agent step by step.
 //
 // # Data flow
 //
 // State reaches the cache and the subscribers on one path, with one writer:
 //
-//  1. A list of all pods, or of one pod, is compared with the records of earlier lists.
+//  1. A full list, of all pods, or a pod list, of one pod, is compared with earlier lists.
 //  2. The pods that changed are inspected: the runtime is asked for their statuses.
 //  3. The statuses are stored in the cache.
 //  4. The events are delivered.
 //
-// The runtime's list is the truth. The relist period, an event of the runtime's stream, a blocked
-// reader and RequestRelist only decide which pod is listed next.
+// The runtime's list is the truth. The period, an event of the runtime's stream, a blocked reader
+// and RequestRelist only decide which pod is listed next.
 //
-// One fact needs no list: that a container has exited. A container only goes forward, from created
-// to running to exited. Once a list, a status or an exit event (ExitSource) has shown its exit, an
-// answer that shows it running is old or wrong.
+// Only an exit needs no list. A container goes from created to running to exited, never back. Once a
+// list, a status or an exit event (ExitSource) has shown its exit, an answer that shows it running
+// is old or wrong.
 //
 // # Guarantees
 //
@@ -36,41 +37,42 @@
 //     runtime's own status shows the exit. One death is one event, whatever reports it first.
 //   - The event of a death has the container's last status, even if the cache no longer has it. A
 //     PodSync follows if the runtime later reports another exit code, reason or message. To find
-//     these, a pod is inspected again two seconds after a death that is not Completed.
+//     these, a pod is inspected again two seconds after a death whose reason is not Completed.
 //   - GetNewerThan(uid, t) returns only state observed after t.
-//   - A pod whose inspection hangs or fails delays only its own events and readers. When an
-//     inspection fails, the cache returns the error with the last good status; the inspection is
-//     retried with back-off until it succeeds or the pod is removed. If an inspection hangs, the
-//     pod's events are delivered when the request timeout expires.
+//   - A pod whose inspection is stuck or fails delays only its own events and readers. If an
+//     inspection is stuck, the pod's events are delivered when the request timeout expires.
+//   - When an inspection fails, the cache returns the error with the last good status. The inspection
+//     is retried with back-off until it succeeds or the pod is removed.
 //   - After RequestReinspect, and when an inspection succeeds after a failure, subscribers get a
 //     PodSync once the cache holds the new status.
-//   - A failed list changes nothing. A pod that is missing from a list is gone. While a list hangs,
-//     the known pods are inspected in turn, and their deaths delivered.
-//   - Healthy names the call that hangs, its pod or container, and for how long it has hung.
+//   - A failed list changes nothing. A pod that is missing from a successful list is gone. While a
+//     list is blocked, the known pods are inspected in turn, and their deaths delivered.
+//   - Healthy names the stuck call, its pod or container, and its age.
 //
-// The full contract, with the tests that hold each rule, is docs/CONTRACT.md in the repository.
+// The full contract is docs/CONTRACT.md in the repository, with the tests of each rule.
 //
 // # Concurrency
 //
-//   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only Handle, Relist,
-//     Stop, a concurrent Start, WaitForSync, and the cache's GetNewerThan and LookupNewerThan block.
+//   - The methods of GenericPLEG and PodCache are safe for concurrent use. Only these block: Handle,
+//     Relist, Stop, a concurrent Start, WaitForSync, and the cache's GetNewerThan and
+//     LookupNewerThan.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An inspection that runs
-//     longer than a relist period is slow: it releases its worker. After
-//     DefaultRuntimeRequestTimeout it has failed. If the runtime ignores cancellation, each call
-//     that hangs costs a goroutine, at most two per pod.
-//   - Every goroutine that Start starts has ended when Stop returns, except calls to a runtime that
+//     longer than a period is slow, and releases its worker. After DefaultRuntimeRequestTimeout it
+//     has failed. If the runtime ignores cancellation, each stuck call costs a goroutine, at most two
+//     per pod.
+//   - When Stop returns, every goroutine that Start started has ended, except calls to a runtime that
 //     ignores cancellation.
 //   - The functions of a Handler run in the goroutine of Handle, and the generator holds no lock
 //     meanwhile. A logger must not call the generator.
-//   - Neither side modifies pods, containers and statuses after it has handed them over.
-//   - A cache belongs to the generator that NewGenericPLEG was called for last. An earlier one writes
-//     nothing into it any more.
+//   - Pods, containers and statuses are never modified after a runtime or the generator has returned
+//     them. Callers must not modify them either.
+//   - A cache belongs to the generator made for it last. An earlier generator no longer writes it.
 //
 // # Time
 //
 // The injected clock decides all timing except how long Stop waits. Its times must have a monotonic
-// reading, as RealClock's have: they do not go back when the wall clock is set. Tests run in a
-// testing/synctest bubble, or with a fake clock and Relist.
+// reading, as those of RealClock have, so that they do not go back when the wall clock is set. Tests
+// run in a testing/synctest bubble, or with a fake clock and Relist.
 package pleg
 
 import (
@@ -83,17 +85,17 @@ import (
 
 // The kubelet's defaults.
 const (
-	// DefaultRelistPeriod is the time between two full relists.
+	// DefaultRelistPeriod is the time between the starts of two full lists.
 	DefaultRelistPeriod = time.Second
-	// DefaultRelistThreshold is the age of the last successful relist, counted from its beginning,
-	// above which Healthy reports false.
+	// DefaultRelistThreshold is the time since the beginning of the last successful full list after
+	// which Healthy reports false.
 	DefaultRelistThreshold = 3 * time.Minute
 	// DefaultChannelCapacity is the capacity of the channel of Watch.
 	DefaultChannelCapacity = 1000
 )
 
 // PodLifeCycleEventType is the type of a PodLifecycleEvent. The spelling is the kubelet's, so that
-// names need not change where code moves over.
+// ported code need not change.
 type PodLifeCycleEventType string
 
 const (
@@ -101,45 +103,44 @@ const (
 	// knew it as absent, created or unknown. If a container starts and exits between two lists, its
 	// first event is ContainerDied. To sync a pod, use the status in the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
-	// ContainerDied means that a list, a status or an exit event shows that the container or sandbox
-	// has exited, or that a list no longer shows it. It is not repeated when an exited container is
+	// ContainerDied means that a list, a status or an exit event shows the container or sandbox as
+	// exited, or that a list no longer shows it. It is not repeated when an exited container is
 	// removed. The exit code and the reason are in the event's Status, if the runtime still had
 	// them. If the runtime corrects them later, a PodSync follows.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved means that a list no longer shows the container or sandbox. It always follows
-	// a ContainerDied. There is none for a container that came and went while the subscriber was not
-	// reading. No CRI runtime uses the container ID again, so a subscriber may forget it.
+	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
+	// follows a ContainerDied. A container that came and went while the subscriber was not reading
+	// has none. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync means that the pod has a new status without a transition of a container. The
-	// inspection that RequestReinspect asked for has succeeded or failed, an inspection has
-	// succeeded after a failure, or the exit code, reason or message of a dead container differs
-	// from its last event. Each such container has a PodSync of its own, and Exit returns how it
-	// ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds the
-	// status or the error. If the pod is removed first, it gets none.
+	// PodSync means that the pod has a new status without a transition of a container. It follows
+	// RequestReinspect, whether the inspection succeeds or fails, and an inspection that succeeds
+	// after a failure. It also follows when the exit code, reason or message of a dead container
+	// differs from its last event. Each such container has a PodSync of its own, and Exit returns
+	// how it ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds
+	// the status or the error. A pod that is removed first gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerEnded comes once after ContainerDied, when the end is settled. Only Handle has it; see
-	// Handler.OnContainerEnded.
+	// ContainerEnded comes once after ContainerDied, when the exit code and the reason are final.
+	// Only Handle has it; see Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
-	// Synced is sent once to a subscription WithSynced, when the generator has synced (see
-	// GenericPLEG.HasSynced) and the events of the pods that existed then have been sent. It has no
-	// pod. No other subscription gets it.
+	// Synced is sent once to a subscription made WithSynced: when the generator has synced (see
+	// GenericPLEG.HasSynced), after the events of the pods that existed then. It has no pod.
 	Synced PodLifeCycleEventType = "Synced"
 )
 
-// Cause is why the list or the inspection that showed a transition was made, or CauseExit. It is for
-// logs and reports: nothing else depends on it.
+// Cause is the reason for the list or the inspection that showed a transition, or CauseExit. It is
+// for logs and reports only.
 type Cause string
 
 const (
-	// CausePeriod is the full relist of every period, the list of a pod after the back-off of a
-	// failed inspection, or an inspection that nobody asked for.
+	// CausePeriod is a full list of every period, a pod list after a failed inspection's back-off,
+	// or an inspection that no caller asked for.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
 	// CauseExit is an exit event that came before a list showed the exit; see ExitSource.
 	CauseExit Cause = "exit"
-	// CauseDemand is a caller: a blocked reader of the cache, RequestRelist, RequestReinspect or
-	// Relist.
+	// CauseDemand is a request: by a blocked reader of the cache, RequestRelist, RequestReinspect
+	// or Relist.
 	CauseDemand Cause = "demand"
 )
 
@@ -154,38 +155,39 @@ type PodLifecycleEvent struct {
 	// PodSync.
 	Data any
 
-	// Pod is the pod in the list that showed the transition, or in its last list if it is gone. If
-	// no list has shown an exit yet, it is the pod as it was before, with the container exited.
+	// Pod is the pod in the list that showed the transition, or in its last list if the pod is
+	// gone. Before a list shows an exit, it is the pod of the last list, with the container exited.
 	Pod *Pod
 	// Container is the container or sandbox as it was listed, or as it was last listed if it is
-	// gone. It is nil for a PodSync, unless that corrects the end of a container. Sandboxes count as
-	// containers, as they do in the kubelet; see IsSandbox.
+	// gone. It is nil for a PodSync that does not correct the end of a container. Sandboxes count
+	// as containers, as in the kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and ContainerRemoved it is
-	// the last that any inspection saw, even if the cache no longer has it, with the exit of an exit
-	// event if it is Unconfirmed. If the container was gone before its end was seen, State is not
-	// ContainerStateExited, and there is no exit code. Status is nil for a sandbox, for a PodSync
-	// without Container, and if no inspection has seen the container. It must not be modified.
+	// the last that any inspection returned, even if the cache no longer has it. If the exit is
+	// Unconfirmed, it has the exit event's code and time. If the container was gone before its end
+	// was seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a
+	// sandbox, for a PodSync without Container, and for a container that was never inspected. It
+	// must not be modified.
 	Status *Status
-	// Initial is true if the event describes the container when the subscription began or, if that
-	// was earlier, in the first full list. Events of later changes are not Initial.
+	// Initial is true if the event describes the state when the subscription began, or in the first
+	// full list if that came later. Events of later changes are not Initial.
 	Initial bool
 	sandbox bool
 	// ListedAt is when the list that showed the transition began. If an exit event or a status
-	// showed a death first, it is the freshness of the cache; for a PodSync that comes alone, it is
-	// when the newest list of the pod began.
+	// showed a death first, it is the time of the cached state. For a PodSync that comes alone, it
+	// is when the newest list of the pod began.
 	ListedAt time.Time
-	// Cause is why that list was made, or CauseExit. A PodSync that comes alone has CauseDemand if a
-	// caller asked for it, else CausePeriod.
+	// Cause is the reason for that list, or CauseExit. A PodSync that comes alone has CauseDemand
+	// if a caller asked for it, else CausePeriod.
 	Cause Cause
 }
 
 // IsSandbox reports whether the event is about a pod sandbox rather than about a container in it.
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
-// String returns the event in a line for logs: the pod, the container with the beginning of its ID,
-// and the type. A death whose end was seen has the exit code and the reason, as in "shop/cart-0 cart
-// (3f2a…) ContainerDied exit 137 OOMKilled".
+// String returns the event as a line for logs: the pod, the container with the beginning of its ID,
+// and the type. A death also has the exit code and the reason if they are known, as in "shop/cart-0
+// cart (3f2a…) ContainerDied exit 137 OOMKilled".
 func (e *PodLifecycleEvent) String() string {
 	if e == nil {
 		return "no event"
@@ -214,10 +216,10 @@ func (e *PodLifecycleEvent) String() string {
 	return line
 }
 
-// Exit returns how the container of a ContainerDied, ContainerEnded or ContainerRemoved ended: the
-// exit code, and the reason, such as "Completed", "Error" or "OOMKilled"; and of a PodSync that
-// corrects these. ok is false if nobody saw the end (see Status.EndUnknown), and for all other
-// events: an exit code of 0 is a success only if ok is true.
+// Exit returns how the event's container ended: the exit code, and the reason, such as "Completed",
+// "Error" or "OOMKilled". It is for ContainerDied, ContainerEnded, ContainerRemoved, and a PodSync
+// that corrects an end. ok is false for other events, and if nobody saw the end (see
+// Status.EndUnknown). An exit code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
 	if e == nil || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false
@@ -239,8 +241,8 @@ func shortID(id any) string {
 	return s
 }
 
-// MarshalLog implements logr.Marshaler: it logs ID, type and data, as the kubelet does. With the
-// whole pod in each line, a kubelet's log grew by three quarters.
+// MarshalLog implements logr.Marshaler. It logs ID, type and data, as the kubelet does, and not the
+// whole pod.
 func (e *PodLifecycleEvent) MarshalLog() any {
 	if e == nil {
 		return nil
@@ -252,7 +254,7 @@ func (e *PodLifecycleEvent) MarshalLog() any {
 	}{e.ID, e.Type, e.Data}
 }
 
-// String returns the report in a line for logs.
+// String returns the report as a line for logs.
 func (r HealthReport) String() string {
 	if !r.Healthy {
 		return "unhealthy: " + r.Reason

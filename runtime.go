@@ -13,100 +13,97 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime is the container runtime as the generator sees it. Package github.com/kubepleg/pleg/cri
-// implements it for any CRI v1 runtime.
+// Runtime is a container runtime. Package github.com/kubepleg/pleg/cri implements it for any CRI v1
+// runtime.
 //
-// The methods must be safe for concurrent use. They should honour cancellation of their context: a
-// call that ignores it costs one goroutine, and no second call of its kind is made for the same pod
-// (for GetPods: at all) until it returns. A call that has not returned when the request timeout
+// The methods must be safe for concurrent use. They should return when their context ends. A call
+// that does not return costs one goroutine. Until it returns, the method is not called again for
+// the same pod; GetPods is not called at all. A call that has not returned when the request timeout
 // expires has failed, and its late answer is discarded.
 //
-// Neither side modifies what a method has returned. A runtime that returns the same *Pod again says
-// that nothing in it has changed, which makes the relist cheaper.
+// Neither side may modify what a method has returned. If nothing in a pod has changed, a runtime
+// may return the same *Pod again, which makes the list cheaper to compare.
 type Runtime interface {
-	// GetPods lists every pod that the runtime knows. The parameter is the kubelet's: true, as the
-	// generator always calls it, includes containers and sandboxes that do not run; false leaves
-	// them out, and pods that have nothing else. An incomplete list must come with an error: a pod
-	// that is missing from a list without one is gone. Containers and sandboxes are listed newest
-	// first.
+	// GetPods lists every pod that the runtime knows, with containers and sandboxes newest first.
+	// The parameter is the kubelet's, and the generator always passes true. If it is false, the
+	// list leaves out containers and sandboxes that do not run, and pods with nothing else. An
+	// incomplete list must come with an error. Without an error, a missing pod counts as gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. It fills in everything but TimeStamp, and need not keep
-	// the addresses of a pod whose network is gone. A container that is gone meanwhile is left out
-	// of the status and is no error; the status of a pod that is gone has no containers.
+	// the addresses of a pod whose network is gone. A container that no longer exists is left out
+	// and is no error; if the pod no longer exists, its status has no containers.
 	//
-	// The status must have the same containers and sandboxes as the list of the pod, in the same
+	// The status must agree with the pod's list: the same containers and sandboxes in the same
 	// states, except that a container may have exited since. It may leave out all sandboxes. If the
-	// two differ, the generator takes it that the pod has changed in between: it lists and inspects
-	// the pod again after a back-off, and until they agree, later lists do not make the pod fresher.
-	// So a runtime whose statuses always lack a listed container is asked again every ten seconds.
+	// two differ, the generator lists and inspects the pod again after a back-off. Until they
+	// agree, readers that wait for a newer status keep waiting. So a runtime whose statuses always
+	// lack a listed container is asked again every ten seconds.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
-// PodGetter is an optional companion of Runtime, found by type assertion: a runtime that can list a
-// single pod. With it, hints and blocked readers cost a single-pod relist instead of a full relist.
+// PodGetter is an optional interface of a Runtime that can list a single pod. With it, hints and
+// blocked readers cost a pod list instead of a full list.
 type PodGetter interface {
 	// GetPod lists one pod, with its exited containers. If the runtime does not know the pod, the
 	// error is ErrPodNotFound, wrapped or not.
 	GetPod(ctx context.Context, uid types.UID) (*Pod, error)
 }
 
-// EventSource is an optional companion of Runtime, found by type assertion: a runtime that has a
-// stream of container events.
+// EventSource is an optional interface of a Runtime that has a stream of container events.
 type EventSource interface {
 	// WatchContainerEvents calls observe for every container event until ctx ends or the stream
 	// breaks, and returns why. It calls connected once, before the first observe, when the runtime
 	// has accepted the stream; over CRI a refusal may still follow. A stream that is not accepted
 	// within ten seconds is cancelled. If the runtime has no event stream, the error is
-	// ErrEventsUnsupported, wrapped or not. After any other return, nil too, the stream is opened
-	// again within a minute. observe never blocks.
+	// ErrEventsUnsupported, wrapped or not. After any other return, including nil, the stream is
+	// opened again within a minute. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
-// ExitSource is an optional companion of Runtime, found by type assertion: a runtime that reports at
-// once that a container has exited, before its lists, statuses and container events show it. Its
-// reports are believed: ContainerDied is delivered, and the container is exited from then on,
-// whatever lists and statuses show. So it must not report the exit of a command in a container. It
-// may report an exit late, twice, or of a container that no list shows. The exit of a sandbox only
-// has its pod listed.
+// ExitSource is an optional interface of a Runtime that reports exits before its lists, statuses
+// and container events show them. The generator believes these reports: it delivers ContainerDied,
+// and the container is exited from then on, whatever lists and statuses show. So an ExitSource must
+// not report the exit of a command that was executed in a container. It may report an exit late,
+// twice, or for a container that no list shows. After the exit of a sandbox, the generator only
+// lists its pod.
 type ExitSource interface {
-	// WatchContainerExits calls observe for every exit of a container or a sandbox until ctx ends or
-	// the stream breaks, and returns why. It calls connected once, before the first observe, when
-	// the runtime has accepted the stream; a refusal may still follow. It reports no earlier exits.
-	// If the runtime reports no exits at all, the error is ErrEventsUnsupported, wrapped or not.
-	// observe never blocks.
+	// WatchContainerExits calls observe for every exit of a container or a sandbox until ctx ends
+	// or the stream breaks, and returns why. It calls connected once, before the first observe,
+	// when the runtime has accepted the stream; a refusal may still follow. It does not report
+	// exits from before that. If the runtime reports no exits at all, the error is
+	// ErrEventsUnsupported, wrapped or not. observe never blocks.
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 
-// CallReporter is an optional companion of Runtime, found by type assertion: a runtime that can list
-// its calls in flight. The health report then names the CRI call that hangs and the container that
-// it is for.
+// CallReporter is an optional interface of a Runtime that can list its calls in flight. The health
+// report then names the stuck CRI call and its container.
 type CallReporter interface {
 	// CallsInFlight returns the calls that have not returned, oldest first. It never blocks.
 	CallsInFlight() []RuntimeCall
 }
 
-// Describer is an optional companion of Runtime, found by type assertion: a runtime that describes
-// itself in a few words, for the health report.
+// Describer is an optional interface of a Runtime that describes itself in a few words, for the
+// health report.
 type Describer interface {
 	// DescribeRuntime returns something like "containerd 2.4.2, streaming lists". It never blocks.
 	DescribeRuntime() string
 }
 
-// ErrPodNotFound is returned by a PodGetter for a pod that the runtime does not know. It is an
-// answer, not a failure: the pod is gone.
+// ErrPodNotFound is what a PodGetter returns for a pod that the runtime does not know. It is not a
+// failure: the pod is gone.
 var ErrPodNotFound = errors.New("pod not found in the runtime")
 
-// ErrEventsUnsupported is returned by an EventSource or an ExitSource whose runtime has no such
-// stream, or none that may be used.
+// ErrEventsUnsupported is what an EventSource or an ExitSource returns if its runtime has no such
+// stream, or none that it may use.
 var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 
-// RuntimeCall is one call to the runtime that has not returned yet.
+// RuntimeCall is a call to the runtime that has not returned yet.
 type RuntimeCall struct {
 	// Method is the call as the runtime names it, such as "ContainerStatus".
 	Method string `json:"method"`
 	// PodUID is the pod that the call is about; empty for a list of all pods.
 	PodUID types.UID `json:"podUID,omitempty"`
-	// Object is what the call is for, in readable form: "container app (3f2a…)"; empty for lists.
+	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
 	// ObjectID is the full ID of that container or sandbox; empty for none.
 	ObjectID string `json:"objectID,omitempty"`
@@ -115,7 +112,7 @@ type RuntimeCall struct {
 }
 
 // ContainerEvent is one event of the runtime's stream. It is a hint that the pod may have changed:
-// the pod is listed, and nothing else in the event is used.
+// the generator lists the pod, and uses nothing else of the event.
 type ContainerEvent struct {
 	// PodUID is the pod. If it is empty, all pods are listed.
 	PodUID types.UID
@@ -126,15 +123,15 @@ type ContainerEvent struct {
 	CreatedAt time.Time
 }
 
-// ContainerExit says that a container, or a sandbox, has exited.
+// ContainerExit is the exit of a container or a sandbox.
 type ContainerExit struct {
 	// PodUID is the pod. If it is empty, the pod is found by ContainerID.
 	PodUID types.UID
 	// ContainerID is the container or sandbox, without the runtime's prefix.
 	ContainerID string
-	// ExitCode is the exit code, 128 and the signal's number if a signal ended it.
+	// ExitCode is the exit code: 128 plus the signal's number if a signal ended the process.
 	ExitCode int
-	// FinishedAt is when it exited, by the node's clock; zero if that is not known.
+	// FinishedAt is when it exited, by the node's clock; zero if unknown.
 	FinishedAt time.Time
 }
 
@@ -147,8 +144,8 @@ const (
 	methodWatchExits   = "WatchContainerExits"
 )
 
-// State is the state of a container or a sandbox. A value other than those below is read as
-// ContainerStateUnknown and counted as bad data.
+// State is the state of a container or a sandbox. Any other value is read as ContainerStateUnknown
+// and counted as bad data.
 type State string
 
 const (
@@ -158,8 +155,8 @@ const (
 	ContainerStateRunning State = "running"
 	// ContainerStateExited is a container that ran and ended, or a sandbox that is not ready.
 	ContainerStateExited State = "exited"
-	// ContainerStateUnknown is anything else. To the generator, a sandbox that is not ready, has no
-	// containers and was never seen ready is unknown too: it is being made.
+	// ContainerStateUnknown is anything else. The generator also treats a sandbox as unknown while
+	// it is being made: it is not ready, has no containers and was never seen ready.
 	ContainerStateUnknown State = "unknown"
 )
 
@@ -181,38 +178,37 @@ type Pod struct {
 
 	// ID is the UID of the pod.
 	ID types.UID
-	// Containers are the pod's containers, of all its sandboxes, newest first: those of one name in
-	// the order of their restarts, the present one before the one that it replaced.
+	// Containers are the containers of all the pod's sandboxes, newest first: a container comes
+	// before those that it replaced.
 	Containers []*Container
-	// Sandboxes are the pod's sandboxes, newest first, shown as containers.
+	// Sandboxes are the pod's sandboxes, newest first, in the form of containers.
 	Sandboxes []*Container
-	// Name and Namespace are for logs and reports. The pod is identified by ID alone.
+	// Name and Namespace are for logs and reports. Only ID identifies the pod.
 	Name      string
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds since 1970.
 	CreatedAt uint64
 	// Labels and Annotations are those of the pod's newest sandbox, nil or empty if there are none.
-	// Over CRI, these are what the pod had when the sandbox was created, and the kubelet's own
-	// io.kubernetes.* labels.
+	// Over CRI, they are those that the pod had when the sandbox was created, with the kubelet's
+	// own io.kubernetes.* labels.
 	//
 	// The maps, here and in Container, are shared and must not be modified. The generator never
-	// copies, reads, compares or logs them: a change of them alone is no event and no inspection.
-	// Every list refreshes them. Pods has those of the newest list, an event those of the list that
-	// showed its transition or of a newer one, and the first events of a subscriber those of the
-	// pod's last change.
+	// copies, reads, compares or logs them: if only they change, there is no event and no
+	// inspection. GenericPLEG.Pods has the maps of the newest list. An event has those of the list
+	// that showed its transition, or of a newer list. The first events of a subscriber have those
+	// of the pod's last change.
 	Labels      map[string]string
 	Annotations map[string]string
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata"; empty for
 	// the runtime's default.
 	RuntimeHandler string
-	// Source is the runtime's own object, for those who know the runtime; nil if it gives none.
-	// Package cri gives none. The generator passes it through, and neither reads nor compares it: a
-	// change of Source alone is no change.
+	// Source is for an object of the runtime's own; package cri leaves it nil. The generator passes
+	// it through, and neither reads nor compares it.
 	Source any
 }
 
-// Container is a container as a list shows it. A sandbox has only ID, State, CreatedAt, Attempt,
-// Labels and Annotations.
+// Container is a container, or a sandbox, as a list shows it. A sandbox has only ID, State,
+// CreatedAt, Attempt, Labels and Annotations.
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
@@ -235,8 +231,8 @@ type Container struct {
 	PodSandboxID string
 	// CreatedAt is when the container was created, in nanoseconds since 1970.
 	CreatedAt int64
-	// Attempt counts the earlier containers of this name in the pod, or the earlier sandboxes, as
-	// CRI's metadata does; 0 for the first, and if the runtime does not say.
+	// Attempt is CRI's count of earlier containers of this name in the pod, or of earlier
+	// sandboxes; 0 if there are none, or if it is unknown.
 	Attempt uint32
 	// Labels and Annotations are the container's own, or the sandbox's; see Pod.Labels.
 	Labels      map[string]string
@@ -252,26 +248,28 @@ type PodStatus struct {
 	// Name and Namespace are for logs and reports.
 	Name      string
 	Namespace string
-	// IPs are the pod's addresses, the primary one first. When the pod's network has been torn down
-	// they are the last that the pod had.
+	// IPs are the pod's addresses, the primary address first. They stay after the pod's network was
+	// torn down.
 	IPs []string
-	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, and in
-	// the order of Pod.Containers if that is equal. The first of a name is the present one.
+	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, then
+	// in the order of Pod.Containers. The first status of a name is that of the present container.
 	ContainerStatuses []*Status
-	// ActiveContainerStatuses are those in the pod's newest sandbox, if that is ready, newest first.
+	// ActiveContainerStatuses are the statuses of containers in the pod's newest sandbox, newest
+	// first; none if that sandbox is not ready.
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
-	// Labels and Annotations are those that the listed pod had when it was inspected, unless the
-	// runtime sets others; see Pod.Labels.
+	// Labels and Annotations are those of the Pod that was inspected, unless the runtime sets
+	// others; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
-	// TimeStamp is the beginning of the list that was the pod's newest when the inspection was made:
-	// the status was observed then or later. The generator sets it. It stays while lists confirm the
-	// status, so a status may be fresher than its TimeStamp.
+	// TimeStamp is when the pod's newest list before the inspection began: the status was observed
+	// then or later. The generator sets it. It stays the same while lists confirm the status, so
+	// the status may be fresher than its TimeStamp.
 	TimeStamp time.Time
-	// GoneAt is when what the status was looked up by was found gone: the pod, or a container or an
-	// address that it had; zero while it exists. Only PodCache's look-ups return such.
+	// GoneAt is zero while the object that the status was looked up by exists: the pod, its
+	// container, or its address. Afterwards it is when the object was found gone. Only look-ups of
+	// PodCache set it.
 	GoneAt time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -313,30 +311,30 @@ type Status struct {
 	RestartCount int
 	// Reason is why the container is in its state, in one word, such as "Completed" or "OOMKilled".
 	Reason string
-	// Message is the same in a sentence.
+	// Message explains Reason in a sentence.
 	Message string
-	// Unconfirmed means that an exit event has reported the exit, but the runtime's status has not
-	// shown it yet. State, ExitCode and FinishedAt are the event's, Reason is Completed or Error, by
-	// the code, and the rest is what the runtime says of the container otherwise; before it is
-	// inspected, RestartCount is Container.Attempt. The runtime's status of the exit replaces this
-	// one, with a PodSync if code, reason or message are others. The generator sets it.
+	// Unconfirmed is true if an exit event has reported the exit, but the runtime's status has not
+	// shown it yet. State, ExitCode and FinishedAt are then the event's, and Reason is Completed or
+	// Error, by the code. The other fields are those of the last inspection; before the first,
+	// RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
+	// a PodSync follows if code, reason or message differ. The generator sets it.
 	Unconfirmed bool
-	// EndUnknown means that the container has exited and nobody saw how: the runtime has put another
-	// ExitCode in place of the true one, such as containerd's 255 "Unknown" for a container that ended
-	// while containerd was away. The runtime's adapter sets it.
+	// EndUnknown is true if the container has exited and ExitCode is not the true code, because
+	// nobody saw the end. An example is containerd's 255 "Unknown" for a container that ended while
+	// containerd was away. The Runtime sets it.
 	EndUnknown bool
-	// Resources, User, Mounts and StopSignal are passed through as the runtime reports them; nil or
-	// zero if it does not.
+	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it
+	// does not.
 	Resources *runtimeapi.ContainerResources
 	User      *runtimeapi.ContainerUser
 	Mounts    []*runtimeapi.Mount
-	// StopSignal is a runtimeapi.Signal, a type that cri-api has since 0.33.
+	// StopSignal is a runtimeapi.Signal, a type that cri-api has from 0.33 on.
 	StopSignal int32
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
 }
 
-// Pods are pods as a list shows them. Its methods skip nil pods, and read only.
+// Pods are pods as a list shows them. Its methods skip nil pods and modify nothing.
 type Pods []*Pod
 
 // FindPodByID returns the pod with a UID, nil if there is none.
@@ -359,14 +357,14 @@ func (p *Pod) FindContainerByName(containerName string) *Container {
 	return first(p.containers(), func(c *Container) bool { return c.Name == containerName })
 }
 
-// FindContainerByID returns the container with an ID, nil if there is none. Type and ID must both be
-// equal; sandboxes are not found.
+// FindContainerByID returns the container with an ID, nil if there is none. Both Type and ID must
+// match. It does not find sandboxes.
 func (p *Pod) FindContainerByID(id ContainerID) *Container {
 	return first(p.containers(), func(c *Container) bool { return c.ID == id })
 }
 
-// FindContainerStatusByName returns the newest status of a container with a name, nil if there is
-// none. A container that was restarted has an older one too.
+// FindContainerStatusByName returns the status of the newest container with a name, nil if there is
+// none.
 func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	if s == nil {
 		return nil
@@ -374,9 +372,9 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	return first(s.ContainerStatuses, func(status *Status) bool { return status.Name == containerName })
 }
 
-// FindContainerStatusByID returns the status of the container with an ID, which is the runtime's or
-// in the form "containerd://3f2a…"; nil if there is none. The beginning of an ID, of 12 characters or
-// more, is enough.
+// FindContainerStatusByID returns the status of the container with an ID, nil if there is none. The
+// ID may be the runtime's, the form "containerd://3f2a…", or the first 12 or more characters of
+// either.
 func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	if s == nil {
 		return nil
@@ -413,10 +411,10 @@ func ParseContainerID(s string) (ContainerID, error) {
 	return ContainerID{Type: typ, ID: id}, nil
 }
 
-// MarshalJSON implements json.Marshaler: a string in the form of String.
+// MarshalJSON implements json.Marshaler. It returns String as a JSON string.
 func (c ContainerID) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-// UnmarshalJSON implements json.Unmarshaler: it takes what MarshalJSON returns. A null changes
+// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON returns; null changes
 // nothing.
 func (c *ContainerID) UnmarshalJSON(data []byte) error {
 	var s *string

@@ -18,21 +18,21 @@ type SubscribeOption func(*subscriptionOptions)
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
 // WithCapacity sets how many events wait for a subscriber before updates are coalesced. For
-// Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default.
-// If events is negative, no event waits.
+// Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default. A
+// negative number means that no event waits.
 func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
 }
 
 // WithName sets the name of a subscription in HealthReport and in the label subscriber of
 // pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together. Each
-// name is a time series, so use few. Bytes that are not UTF-8 are replaced. The default is no name.
+// name is a time series, so use few. Invalid UTF-8 is replaced. The default is no name.
 func WithName(name string) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
-// WithSynced has a subscription end its first events with one of type Synced; see Synced. Handle does
-// not need it: it has OnSynced.
+// WithSynced adds an event of type Synced after the first events of a subscription. For Handle, use
+// OnSynced.
 func WithSynced() SubscribeOption {
 	return func(o *subscriptionOptions) { o.Events = eventsInSteps(stepEvents, true) }
 }
@@ -48,15 +48,15 @@ func eventsInSteps(step func(delivered, u *update) []*PodLifecycleEvent, wantsSy
 	}
 }
 
-// Subscribe returns a new channel of events. The first events describe the pods that exist; they
-// are Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does
-// not run, events are delivered if they fit into the channel: at once, and by every Relist.
-// Subscribe panics if ctx is nil.
+// Subscribe returns a new channel of events. The first events describe the pods that exist, and are
+// Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does not
+// run, Subscribe and every Relist deliver the events that fit into the channel. Subscribe panics if
+// ctx is nil.
 //
 // A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until it
-// reads. Then its events lead from what it has read, or from what existed when it subscribed, to
-// the present. Containers that came and went in the meantime have no events. To count deaths, use
-// RestartCount of the status, or the metric pleg_container_exits_total.
+// reads. Then its events lead from the state that it has read to the present. Containers that came
+// and went meanwhile have no events. To count deaths, use RestartCount of the status, or the metric
+// pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
@@ -94,56 +94,57 @@ func subscriberReports(backlogs []broadcast.Backlog) (total int, named []Subscri
 // OnPodAdded is called first and OnPodRemoved last. The functions for containers are not called
 // for sandboxes.
 type Handler struct {
-	// Want reports whether the handler wants a pod; nil wants all. It is called once for each
+	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each
 	// pod, before OnPodAdded and with the same argument. It is called again only if the pod is
 	// removed and comes back.
 	Want func(*Pod) bool
-	// OnSynced is called once, when the generator has synced (see HasSynced) and the handler has
-	// handled what was pending then, or what existed when Handle was called if that was later.
+	// OnSynced is called once, when the generator has synced (see HasSynced) and the events that
+	// were pending then have been handled. If the generator had synced before, these are the events
+	// of the pods that existed when Handle was called.
 	OnSynced func()
-	// OnPodAdded is called for each pod that exists when Handle is called or appears later, with
-	// or without containers. The cache holds the pod's status, or the error of its inspection.
-	// initial is true if the pod existed when Handle was called, or in the first full list.
+	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that
+	// appears later, with or without containers. The cache holds the pod's status, or the error of
+	// its inspection. initial is true if the pod existed when Handle was called, or in the first
+	// full list.
 	OnPodAdded func(pod *Pod, initial bool)
 	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when the
-	// pod's addresses in the cache are others.
+	// pod's addresses have changed.
 	OnPodChanged func(*Pod)
-	// OnPodRemoved is called for each pod that OnPodAdded was called for, with the pod as it was
-	// last listed. If a pod is removed and comes back before its removal is handled, only its
-	// containers change: neither OnPodRemoved nor OnPodAdded is called.
+	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod
+	// is removed and comes back before its removal is handled, neither OnPodRemoved nor OnPodAdded
+	// is called; only its containers change.
 	OnPodRemoved func(*Pod)
-	// OnContainerCreated is called once for each container, before its other events, whatever
-	// its state is. The kubelet has no such event: Type is empty.
+	// OnContainerCreated is called once for each container, in any state, before its other events.
+	// The kubelet has no such event, so Type is empty.
 	OnContainerCreated func(*PodLifecycleEvent)
 	// OnContainerStarted is called for each container that ran, before OnContainerDied, even if it
 	// ended before a list showed it running.
 	OnContainerStarted func(*PodLifecycleEvent)
-	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, or be
-	// amended by a PodSync later.
+	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, and a
+	// PodSync may correct it later.
 	OnContainerDied func(*PodLifecycleEvent)
-	// OnContainerEnded is called once after OnContainerDied, when the end is settled: its status has
-	// the reason, at most some seconds later, or the container is gone. It is for those who report or
-	// count each end once. If no inspection has shown the end, Status is nil or shows the container
-	// running.
+	// OnContainerEnded is called once after OnContainerDied, some seconds later at most: when the
+	// exit code and the reason are final, or the container is gone. Use it to report or count each
+	// end once. If no inspection has shown the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)
-	// OnPodSync is called for PodSync.
+	// OnPodSync is called for each PodSync.
 	OnPodSync func(*PodLifecycleEvent)
 }
 
 // Handle subscribes and calls the functions of h with the events that Subscribe would deliver. It
-// calls them one at a time in the caller's goroutine: first for the pods that exist, then for
-// what happens to them. While a function runs, as many events wait as WithCapacity allows; more
-// are coalesced, as for a slow subscriber.
+// calls them one at a time in the caller's goroutine: first for the pods that exist, then for their
+// changes. While a function runs, as many events wait as WithCapacity allows; further updates are
+// coalesced, as for a slow subscriber.
 //
-// Handle returns the cause of ctx when ctx ends, and nil at the next Stop. It then calls no
-// function any more, and drops the events that are left. It may be called before Start and after
-// Stop, and several times at once: each call is its own subscription. While the generator does
-// not run, Handle handles what Relist finds; Relist does not wait for it.
+// Handle returns the cause of ctx when ctx ends, and nil at the next Stop. It then calls no more
+// functions, and drops the events that are left. It may be called before Start and after Stop, and
+// several times at once: each call is a subscription of its own. While the generator does not run,
+// Handle handles the events of Relist; Relist does not wait for it.
 //
-// The functions may call the generator's methods, including Stop. If a function panics, Handle
-// ends the subscription and panics; others are not affected. Handle panics if ctx is nil.
+// The functions may call the generator's methods, including Stop. If a function panics, Handle ends
+// its subscription and panics; other subscriptions continue. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
 	options.Events = eventsInSteps(handlerEvents, h.OnSynced != nil)

@@ -7,9 +7,9 @@ import (
 )
 
 // ContainerIDFromCgroup returns the ID of the container that a process is in, from the path of its
-// cgroup or a line of /proc/<pid>/cgroup. It knows the forms of the systemd and the cgroupfs driver
-// of containerd, CRI-O and cri-dockerd. In a container that runs containers, it is the outer one:
-// the pod's. ok is false for what is in no container of a pod, such as CRI-O's conmon.
+// cgroup or a line of /proc/<pid>/cgroup. It knows the forms of containerd, CRI-O and cri-dockerd,
+// with the systemd and the cgroupfs driver. If containers are nested, it returns the outermost,
+// which is the pod's. ok is false for a process in no container of a pod, such as CRI-O's conmon.
 func ContainerIDFromCgroup(path string) (id string, ok bool) {
 	// The kernel marks the cgroup that is gone of a process that nobody has waited for.
 	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
@@ -33,10 +33,10 @@ func ContainerIDFromCgroup(path string) (id string, ok bool) {
 	return "", false
 }
 
-// PodUIDFromCgroup returns the UID of the pod that a process is in, from the path of its cgroup or a line
-// of /proc/<pid>/cgroup. With it, a container that the cache does not have yet costs one list of its pod:
-// see examples/attribution. ok is false for what is in no pod. The UID of a static pod is the one that its
-// sandbox's labels have, not that of the API server's mirror pod.
+// PodUIDFromCgroup returns the UID of the pod that a process is in, from the path of its cgroup or
+// a line of /proc/<pid>/cgroup. With the UID, a pod list finds a container that the cache does not
+// have yet: see examples/attribution. ok is false for a process in no pod. The UID of a static pod
+// is that of its sandbox's labels, not that of its mirror pod in the API server.
 func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 	inPod := false
 	for element := range strings.SplitSeq(strings.TrimSuffix(path, "\n"), "/") {

@@ -39,18 +39,18 @@ func (o *options) defaultEndpoints() []string {
 	return endpoints
 }
 
-// Connect connects to the runtime at an endpoint, "unix:///path", "unix:/path" or an
-// absolute path, and asks for its version, so that the returned runtime is known to
-// answer. If the endpoint is empty, Connect tries the default sockets of containerd,
-// CRI-O, cri-dockerd and k3s, in that order: see WithHostRoot.
+// Connect connects to the runtime at an endpoint, and asks for its version to learn that it
+// answers. An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect
+// tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see
+// WithHostRoot.
 //
-// Connect fails at once if the socket does not exist. It waits for a runtime that does
-// not answer until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The
-// error names each endpoint that was tried, and why it failed.
+// Connect fails at once if the socket does not exist. If the runtime does not answer, Connect waits
+// until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The error names each
+// endpoint that was tried, and why it failed.
 //
-// The connection is restored automatically: while the runtime is down, calls fail at
-// once, and gRPC reconnects with a delay of 100 ms to 500 ms. The caller ends the connection
-// with Close. Dial does not need a runtime that answers.
+// The connection is restored automatically: while the runtime is down, calls fail at once, and gRPC
+// tries to reconnect every 100 ms to 500 ms. Close ends the connection. To start before the runtime
+// does, use Dial.
 func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
 	if endpoint != "" {
 		return connectFirst(ctx, []string{endpoint}, opts)

@@ -30,27 +30,23 @@ const (
 // maxSocketPath is the length of the longest path of a socket, which is Linux's.
 const maxSocketPath = 107
 
-// Dial returns a Runtime for an endpoint, "unix:///path", "unix:/path" or an absolute
-// path, whether or not a runtime is there yet. It makes no call and does not block: it
-// connects in the background, and tries again with a delay of 100 ms to 500 ms until it
-// succeeds or Close is called. Once connected, the Runtime is like one from Connect.
+// Dial returns a Runtime for an endpoint, whether or not a runtime is there yet. An endpoint is
+// "unix:///path", "unix:/path" or an absolute path. Dial makes no call and does not block. It
+// connects in the background, trying every 100 ms to 500 ms until it succeeds or Close is called.
+// Once connected, the Runtime is like that of Connect.
 //
-// Before that, calls fail at once with the code Unavailable. The error names the endpoint
-// and says why the last attempt failed, so that the health of a generator says what it
-// waits for. A call waits only for the first attempt, and for the first one after a
-// connection has broken. Such an attempt is over in a moment, or after 5 s if something
-// accepts connections on the socket and does not answer. With [grpc.WaitForReady] as a
-// default call option in WithDialOptions, calls wait instead of failing, until their context
-// ends.
+// Before that, calls fail with the code Unavailable. The error names the endpoint and says why the
+// last attempt failed, and so does the health of a generator. A call waits only for the first
+// attempt, and for the first attempt after a connection has broken. Such an attempt takes a moment,
+// or 5 s if the socket accepts connections and does not answer. With [grpc.WaitForReady] as a
+// default call option in WithDialOptions, calls wait until their context ends instead.
 //
-// If the endpoint is empty, each attempt searches the default sockets as Connect does: those of
-// containerd, CRI-O, cri-dockerd and k3s, in that order. The first at which a runtime answers is the
-// endpoint from then on.
+// If the endpoint is empty, each attempt tries the default sockets as Connect does. The first
+// socket at which a runtime answers is the endpoint from then on.
 //
-// Dial fails only if no runtime can ever be at the endpoint: it has another
-// scheme than unix, or its path is not absolute, is longer than a socket's may be, or ends
-// in a slash. A path at which there is nothing, a file or a directory may have a socket
-// later.
+// Dial fails only if no runtime can ever be at the endpoint: its scheme is not unix, or its path is
+// relative, too long for a socket, or ends in a slash. It does not fail if there is nothing, a file
+// or a directory at the path, because a socket may be there later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	d := new(dialer)
 	if endpoint == "" {

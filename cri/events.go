@@ -26,29 +26,26 @@ const atOnce = time.Second
 // errStreamEnded is the error of a stream that was accepted and that the runtime ended.
 var errStreamEnded = errors.New("the runtime ended the stream")
 
-// WatchContainerEvents reads the runtime's stream of container events until ctx ends or
-// the stream breaks, and returns the reason. observe must not block: containerd blocks
-// its own operations while a reader of its stream does not read.
+// WatchContainerEvents reads the runtime's stream of container events until ctx ends or the stream
+// breaks, and returns the reason. observe must not block: containerd's own operations wait for the
+// readers of its stream.
 //
-// A runtime sends nothing when it accepts a stream, not even headers, which come with
-// the first event. The stream therefore counts as accepted when the runtime has answered
-// a Version call that was sent after it on the same connection: the runtime has then
-// read the request for the stream, and is alive. An event that comes before that answer
-// counts too.
+// A runtime sends nothing when it accepts a stream; even headers come with the first event. So the
+// package sends a Version call after the request on the same connection. The stream counts as
+// accepted when that is answered, or when the first event comes.
 //
 // The error wraps pleg.ErrEventsUnsupported
 //
 //   - if the runtime has no stream (Unimplemented);
-//   - if the runtime ends the stream within a second of accepting it, without an error and
-//     without an event, and then answers a Version call on the same connection (CRI-O
-//     without enable_pod_events; connected may have been called by then). A runtime that
-//     terminates ends the stream too, but answers nothing more on that connection;
-//   - for containerd 1.6, which has no stream, and 1.7, which delivers each event to only one of its
-//     readers, with WithoutExitEvents and for a Runtime of NewRuntime. Otherwise containerd's own
-//     stream is read for them: creations, starts and removals. The pod of a container that no list
-//     has shown is not known then.
+//   - if the runtime ends the stream within a second of accepting it, without error or event, and
+//     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
+//     connected may have been called by then;
+//   - for containerd 1.6 and 1.7, with WithoutExitEvents or for a Runtime of NewRuntime. The
+//     former has no stream, and the latter sends each event to only one of its readers.
 //
-// A connected that panics ends the stream.
+// Otherwise, for containerd 1.6 and 1.7, containerd's own stream is read instead: creations, starts
+// and removals. Its events have no pod if no list has shown the container yet. If connected panics,
+// the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// The runtime may have been replaced since the last connection.
 	v, err := r.askVersion(ctx, eventStream)

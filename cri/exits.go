@@ -53,22 +53,21 @@ const exitRetryUnsupported = 5 * time.Minute
 // without it, and for a container that can be watched if the runtime has no stream.
 const exitsAlone = 2 * time.Second
 
-// WatchContainerExits reports exits from all witnesses that there are: the runtime's own, which is
-// containerd's stream of events or CRI-O's exit files, and those that need no runtime, which are
-// exit.json in the bundles of containerd's shims and pidfds. See the package documentation. Each exit
-// is reported once, by the witness that is first: before the runtime's lists and statuses show it, and
-// before its container events do. A sandbox's exit is that of its first process. PodUID is empty. The
-// exits of containers of no pod are reported too. The exit of a command in a container is not
-// reported. observe must not block.
+// WatchContainerExits reports exits from every available witness: containerd's stream of events or
+// CRI-O's exit files, exit.json in the bundles of containerd's shims, and pidfds. See the package
+// documentation. The first witness reports an exit, before the runtime's lists, statuses and
+// container events show it; the others do not repeat it. A sandbox's exit is that of its first
+// process. PodUID is empty. Exits of containers that belong to no pod are reported too, but not
+// those of commands in a container. observe must not block.
 //
-// containerd's stream is accepted as that of WatchContainerEvents is. CRI-O's folder is watched when
-// connected is called, and its earlier files are not reported. If the runtime's witness fails and no
-// container is watched without the runtime, WatchContainerExits returns. Otherwise it goes on, and
-// opens the runtime's witness again.
+// containerd's stream is accepted as that of WatchContainerEvents is. CRI-O's folder is watched
+// when connected is called, and its earlier files are not reported. If the runtime's own witness
+// fails, WatchContainerExits opens it again as long as other witnesses watch a container; else it
+// returns.
 //
-// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents and for a Runtime
-// of NewRuntime, for which no call is made, and if the runtime has none of its own and no container can be
-// watched without it.
+// The error wraps pleg.ErrEventsUnsupported if there is no witness. That is so with
+// WithoutExitEvents, for a Runtime of NewRuntime without WithExitsDir, and if neither the runtime
+// nor the node has a witness.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents

@@ -12,56 +12,56 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose status has
-// no such information. cri-dockerd never has any.
+// ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose
+// status has no such information. That of cri-dockerd never has any.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 
-// Info is what a runtime knows of a container or a sandbox beyond the fields of CRI. A field that the
-// runtime does not report is empty.
+// Info has what a runtime knows about a container or a sandbox beyond the fields of CRI. A field
+// that the runtime does not report is empty.
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string
 	// SandboxID is the sandbox that the container is in. For a sandbox it is ID.
 	SandboxID string
-	// PID is the first process, as the runtime's PID namespace numbers it; 0 if none is running. A
-	// sandbox of CRI-O has a process only if its pod has a PID namespace of its own, or drop_infra_ctr
-	// is off.
+	// PID is the PID of the first process in the runtime's PID namespace; 0 if no process is
+	// running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own, or
+	// drop_infra_ctr is off.
 	PID int
-	// CgroupPath is the cgroup below the mount of the hierarchy, such as
-	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the container may
-	// be in cgroups below it.
+	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
+	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
+	// container may be in cgroups below it.
 	CgroupPath string
-	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network", "pid",
-	// "mount", "ipc", "uts", "cgroup", "user", "time". A path is that of the OCI specification, such as
-	// "/run/netns/cni-1b2c", or else that of the first process, such as "/proc/4711/ns/net". Without a
-	// process, only those in the specification are there.
+	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network",
+	// "pid", "mount", "ipc", "uts", "cgroup", "user", "time". A path comes from the specification,
+	// such as "/run/netns/cni-1b2c", or else from the first process, such as "/proc/4711/ns/net".
+	// Without a process, only paths from the specification are present.
 	Namespaces map[string]string
-	// RootFS is the path of the root file system, as the OCI specification has it. With containerd it is
+	// RootFS is the path of the root file system in the OCI specification. With containerd it is
 	// relative to the container's bundle.
 	RootFS string
 	// SnapshotKey and Snapshotter name the root file system in containerd's snapshotter.
 	SnapshotKey string
 	Snapshotter string
-	// Env is the environment of the first process, as NAME=value. It often has secrets.
+	// Env is the environment of the first process, as NAME=value. It often contains secrets.
 	Env []string
 	// Privileged is true if the container is privileged, or containerd's sandbox is.
 	Privileged bool
 	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
 	// github.com/opencontainers/runtime-spec/specs-go.
 	Spec json.RawMessage
-	// Raw is all of what the runtime reports, as JSON of its own form.
+	// Raw is everything that the runtime reports, as JSON in the runtime's own form.
 	Raw json.RawMessage
 }
 
-// ContainerInfo asks the runtime for what it knows of a container: its PID, cgroup, namespaces, OCI
-// specification and more. It makes one verbose ContainerStatus call, whose answer has some 10 to 50 KiB;
-// nothing is kept. The ID is the runtime's or in the form "containerd://3f2a…"; containerd and CRI-O also
-// take a prefix of it that no other has. ctx should have a deadline, because a runtime may never answer
-// for a stuck container.
+// ContainerInfo asks the runtime for a container's PID, cgroup, namespaces, OCI specification and
+// more. It makes one verbose ContainerStatus call, whose answer has 10 to 50 KiB, and caches
+// nothing. The ID is the runtime's or in the form "containerd://3f2a…"; containerd and CRI-O also
+// take a unique prefix. ctx should have a deadline, because a runtime may never answer for a stuck
+// container.
 //
-// The form of the answer is the runtime's own. containerd and CRI-O are known; for another runtime, fields
-// may be empty, and if it reports nothing, the error wraps ErrNoInfo. If the container does not exist, the
-// error has the code NotFound.
+// Each runtime has its own form of answer. ContainerInfo knows those of containerd and CRI-O; with
+// another runtime, fields may be empty. If the runtime reports nothing, the error wraps ErrNoInfo.
+// If the container does not exist, the error has the code NotFound.
 func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {
@@ -74,7 +74,7 @@ func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	})
 }
 
-// SandboxInfo is ContainerInfo for a sandbox, and makes one verbose PodSandboxStatus call.
+// SandboxInfo is ContainerInfo for a sandbox. It makes one verbose PodSandboxStatus call.
 func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcPodSandboxStatus, target{kind: "sandbox", id: id}, func() (*Info, error) {

@@ -52,15 +52,14 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 	return f
 }
 
-// GetPods lists the pods of the runtime: the sandboxes and containers that carry the
-// kubelet's label io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod,
-// sandboxes come newest first (by attempt, then by creation time), and so do containers
-// (by creation time, then by attempt); the ID decides between equals. If all is false, only ready
-// sandboxes and running containers are listed.
+// GetPods lists the pods of the runtime: the sandboxes and containers with the kubelet's label
+// io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod, sandboxes come newest
+// first (by attempt, then creation time, then ID), and so do containers (by creation time, then
+// attempt, then ID). If all is false, only ready sandboxes and running containers are listed.
 //
-// If all is true, a pod in which nothing changed since the last such list is the same
-// *pleg.Pod, and if nothing changed at all, the slice is the same too. Such lists run
-// one at a time; a second one waits for the first, or for the end of its context.
+// If all is true, a pod in which nothing changed since the last such list is the same *pleg.Pod. If
+// no pod changed, the slice is the same too. Such lists run one at a time: a second call waits for
+// the first, or for the end of its context.
 //
 // GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -78,10 +77,10 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	return pods, err
 }
 
-// GetPod lists one pod, with its exited containers, by the label
-// io.kubernetes.pod.uid. If the runtime knows neither a sandbox nor a container of the
-// pod, the error wraps pleg.ErrPodNotFound. If the pod is equal to that of the last full
-// list, GetPod returns the same *pleg.Pod. It fails if either list fails.
+// GetPod lists one pod, with its exited containers, by the label io.kubernetes.pod.uid. If the
+// runtime knows no sandbox and no container of the pod, the error wraps pleg.ErrPodNotFound. If the
+// pod has not changed since the last full list, GetPod returns the same *pleg.Pod. It fails if
+// either list fails.
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
 	if uid == "" {
 		return nil, fmt.Errorf("cri: pod without UID: %w", pleg.ErrPodNotFound)

@@ -129,13 +129,12 @@ func (m *metrics) collectors() []prometheus.Collector {
 
 var _ prometheus.Collector = (*Runtime)(nil)
 
-// Describe describes the metrics: the kubelet's
-// kubelet_runtime_operations_total, kubelet_runtime_operations_errors_total and
-// kubelet_runtime_operations_duration_seconds, by operation_type, unless
-// WithoutKubeletMetrics leaves them out, and the adapter's own pleg_cri_bad_items_total, by reason,
-// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"), and
-// pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness
-// ("events", "exit_files", "exit_json", "pidfd").
+// Describe describes the metrics. Those of the kubelet are kubelet_runtime_operations_total,
+// kubelet_runtime_operations_errors_total and kubelet_runtime_operations_duration_seconds, by
+// operation_type; WithoutKubeletMetrics leaves them out. The package's own are
+// pleg_cri_bad_items_total, by reason; pleg_cri_listed_items_total, by decoding ("skipped" or
+// "decoded"); and pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by
+// witness ("events", "exit_files", "exit_json", "pidfd").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range r.metrics.collectors() {
 		c.Describe(ch)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Option changes how a Runtime works.
+// Option is an option of Connect, Dial and NewRuntime.
 type Option func(*options)
 
 type options struct {
@@ -40,15 +40,13 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithLogger sets the logger. Without it, each call logs to the logger in its
-// context.
+// WithLogger sets the logger. By default, each call logs to the logger in its context.
 func WithLogger(logger klog.Logger) Option {
 	return func(o *options) { o.logger = &logger }
 }
 
-// WithClock sets the clock, for tests. Calls are timed with it, and it decides when the
-// status of an exited container has settled and when streaming lists are retried. The
-// default is the real clock.
+// WithClock sets the clock, for tests. It times calls, and decides when the status of an exited
+// container has settled and when streaming lists are tried again. The default is the real clock.
 func WithClock(c clock.PassiveClock) Option {
 	return func(o *options) { o.clock = c }
 }
@@ -59,48 +57,48 @@ func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
 
-// WithSharedEventStream has WatchContainerEvents read the CRI's stream of containerd 1.7, which
-// delivers each event to only one of its readers, instead of containerd's own. Use it only if
-// nothing else on the node reads that stream: otherwise both readers lose events.
+// WithSharedEventStream makes WatchContainerEvents read CRI's stream of containerd 1.7 instead of
+// containerd's own. Use it only if nothing else on the node reads CRI's stream: containerd 1.7
+// sends each event to only one of its readers.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }
 
-// WithoutExitEvents turns WatchContainerExits off: exits come from the CRI alone, later and, while the
-// runtime is away, without their codes. Inspections ask for no verbose status then, and
+// WithoutExitEvents turns WatchContainerExits off. Exits then come from CRI alone: later, and
+// without codes while the runtime is away. Inspections ask for no verbose status, and
 // WatchContainerEvents does not read containerd's own stream.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
 
-// DefaultExitsDir is the folder in which CRI-O has the exit files, its
-// container_exits_dir, unless it is configured otherwise.
+// DefaultExitsDir is the default of CRI-O's container_exits_dir, the directory of its exit files.
 const DefaultExitsDir = "/run/crio/exits"
 
-// WithExitsDir sets the folder of CRI-O's exit files, its container_exits_dir as this process
+// WithExitsDir sets the directory of CRI-O's exit files: its container_exits_dir, as this process
 // sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files are not read.
 // Other runtimes have none.
 func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
-// WithHostRoot sets the folder at which a container has the root of its node mounted, such as "/host".
-// The default sockets of Connect and Dial are below it: run/containerd/containerd.sock,
-// run/crio/crio.sock, run/cri-dockerd.sock and run/k3s/containerd/containerd.sock. So are CRI-O's exit
-// files, without WithExitsDir. An endpoint that you name is taken as it is.
+// WithHostRoot sets the directory where this container has the root of its node mounted, such as
+// "/host". Connect and Dial then look for the default sockets below it:
+// run/containerd/containerd.sock, run/crio/crio.sock, run/cri-dockerd.sock and
+// run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too.
+// The option does not change an endpoint that you name.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }
 }
 
-// WithoutKubeletMetrics leaves the metrics out whose names begin with kubelet_, for a host that has
-// its own: pleg.WithoutKubeletMetrics is about the generator's alone.
+// WithoutKubeletMetrics leaves out the metrics whose names begin with kubelet_, for a program that
+// has its own. pleg.WithoutKubeletMetrics does the same for the generator's metrics.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
 }
 
-// WithAnnotations keeps only the annotations with these keys, or none at all, in pods, containers and
-// statuses. By default all are kept, and they are the tenants': a pod may have 256 KiB of them. They
-// are still received from the runtime. Given more than once, the keys add up.
+// WithAnnotations keeps only the annotations with these keys in pods, containers and statuses;
+// without keys, it keeps none. By default all are kept, and a pod may have 256 KiB of them. The
+// runtime still sends them. If the option is given more than once, the keys add up.
 func WithAnnotations(keys ...string) Option {
 	return func(o *options) {
 		o.annotations, o.annotationsChosen = append(o.annotations, keys...), true
@@ -124,19 +122,19 @@ func (o *options) keptAnnotations(all map[string]string) map[string]string {
 	return chosen
 }
 
-// WithPodsByMetadata also lists pods that the kubelet has not made: a sandbox without the kubelet's label
-// belongs to the pod that its CRI metadata names, and its containers with it. crictl makes such sandboxes,
-// and so do fakes such as k8s.io/cri-client/pkg/fake. By default they are skipped. With this option GetPod
-// costs two plain lists of the whole node, because no filter selects such pods.
+// WithPodsByMetadata also lists pods that the kubelet has not made. A sandbox without the kubelet's
+// label, and its containers, then belong to the pod that the sandbox's CRI metadata names. crictl
+// and fakes such as k8s.io/cri-client/pkg/fake make such sandboxes. By default they are skipped.
+// With this option GetPod costs two plain lists of the whole node, because no filter selects such
+// pods.
 func WithPodsByMetadata() Option {
 	return func(o *options) { o.byMetadata = true }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as
-// OpenTelemetry's stats handler. They come after the package's own, which they can
-// override: credentials, the size of messages, the delay between attempts. Given more than
-// once, the options add up. Nil options are ignored. NewRuntime, whose caller has made the
-// connection, ignores all of them.
+// OpenTelemetry's stats handler. They can override the package's own: credentials, the size of
+// messages, the delay between attempts. If the option is given more than once, the dial options add
+// up. Nil is ignored. NewRuntime ignores them, because its caller has made the connection.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(o *options) {
 		for _, opt := range opts {

@@ -20,10 +20,9 @@ const maxReceivedBytes = 64 << 20
 // criVersion is the API version that Version is asked with.
 const criVersion = "v1"
 
-// Runtime is a CRI v1 runtime as a pleg.Runtime. It also is a pleg.PodGetter, a
-// pleg.EventSource, a pleg.ExitSource, a pleg.CallReporter, a
-// pleg.Describer and a prometheus.Collector, which the generator registers on its own
-// registerer.
+// Runtime is a CRI v1 runtime as a pleg.Runtime. It is also a pleg.PodGetter, a pleg.EventSource, a
+// pleg.ExitSource, a pleg.CallReporter, a pleg.Describer and a prometheus.Collector, which the
+// generator registers on its own registerer.
 //
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
@@ -64,15 +63,13 @@ var (
 // runtimeVersion is a runtime's answer to Version.
 type runtimeVersion struct{ name, version string }
 
-// NewRuntime returns a Runtime that uses the given connection, such as a *grpc.ClientConn.
-// It makes no call: the first list asks for the runtime's version, and fails if that call
-// fails. The caller owns the connection; Close does not close it. NewRuntime panics if conn
-// is nil.
+// NewRuntime returns a Runtime that uses the given connection, such as a *grpc.ClientConn. It makes
+// no call: the first list asks for the runtime's version, and fails if that call fails. Close does
+// not close the connection. NewRuntime panics if conn is nil.
 //
-// Delta decoding and the limit of 64 MiB per message work with any connection that heeds
-// call options. One that ignores them, such as a fake, works too; it must not modify the
-// labels and annotations that it has returned, because pods share them, and of its statuses
-// the stop signal is not seen.
+// A connection that ignores call options, such as a fake, works too. It has no limit of 64 MiB per
+// message and no stop signals, and all items of its lists are decoded. It must not modify the
+// labels and annotations that it has returned, because pods share them.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result
@@ -95,9 +92,8 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	return r
 }
 
-// Close closes the connection that Connect or Dial made, which ends every call in flight
-// and every attempt to connect. Close does nothing if the Runtime comes from NewRuntime or is
-// closed already.
+// Close closes the connection that Connect or Dial made. This ends every call in flight and every
+// attempt to connect. Close does nothing if the Runtime comes from NewRuntime or is already closed.
 func (r *Runtime) Close() error {
 	if r.conn == nil || r.closed.Swap(true) {
 		return nil
@@ -105,17 +101,17 @@ func (r *Runtime) Close() error {
 	return r.conn.Close()
 }
 
-// Conn returns the connection to the runtime, for calls of the caller's own, such as those of
-// runtimeapi.NewImageServiceClient(r.Conn()). Close closes it, if Connect or Dial has made it. Calls over
-// it are not counted, and are not in CallsInFlight. Conn returns nil if NewRuntime was given something
-// else than a *grpc.ClientConn.
+// Conn returns the connection to the runtime, for other calls, such as those of
+// runtimeapi.NewImageServiceClient(r.Conn()). Calls over it are not counted, and are not in
+// CallsInFlight. Conn returns nil if NewRuntime was given another type of connection than
+// *grpc.ClientConn.
 func (r *Runtime) Conn() *grpc.ClientConn {
 	conn, _ := r.client.conn.(*grpc.ClientConn)
 	return conn
 }
 
-// Version returns the runtime's name and version, such as "containerd" and "v2.4.2", as its last answer
-// to Version has them. Both are empty until it has answered. Version makes no call.
+// Version returns the runtime's name and version, such as "containerd" and "v2.4.2", from its last
+// answer. Both are empty before the first answer. Version makes no call.
 func (r *Runtime) Version() (name, version string) {
 	if v := r.version.Load(); v != nil {
 		return v.name, v.version
@@ -155,8 +151,8 @@ func (r *Runtime) DescribeRuntime() string {
 	return b.String()
 }
 
-// CallsInFlight returns the calls to the runtime that have not returned, oldest
-// first. A stream of events is included until the runtime has accepted it.
+// CallsInFlight returns the calls to the runtime that have not returned, oldest first. It includes
+// a stream of events only until the runtime has accepted it.
 func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
 
 // knownVersion returns the runtime's last answer to Version; the runtime's name is part

@@ -31,20 +31,18 @@ var errNilStatus = errors.New("the answer has no status")
 // ContainerStatus call for each container, up to eight in parallel. A sandbox or container
 // that the runtime no longer knows is left out.
 //
-// A container that has exited is asked about each time until its status has settled,
-// that is, until it was asked about at least ten seconds after an inspection first saw
-// it exited. The settled status is held until a list no longer shows the container, or
-// shows it in another state. See the package documentation for the reason.
+// GetPodStatus asks about an exited container each time, until ten seconds after an inspection
+// first saw it exited. Then its status has settled, and is kept until a list no longer shows the
+// container, or shows it in another state. The package documentation has the reason.
 //
-// Container statuses are newest first by their own creation times, and those of one time in
-// the order of the pod's containers.
+// Container statuses are newest first by their own creation times, then in the order of the pod's
+// containers.
 //
-// IPs are the addresses of the newest sandbox, the primary one first. There are none if
-// that sandbox is not ready or is on the host's network, or if one of the addresses
-// cannot be parsed.
+// IPs are the addresses of the newest sandbox, the primary address first. There are none if that
+// sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// Any other failure of a call is an error, which names the call and its object, and the
-// status is nil. The first failure cancels the other calls.
+// If a call fails otherwise, the status is nil, and the error names the call and its object. The
+// first failure cancels the other calls.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")

@@ -1,6 +1,6 @@
-// Package kubelettypes has the kubelet's helpers for pods that code ported from the kubelet
-// calls, under the kubelet's names. An agent that is written anew does not need it: it finds
-// pods by UID, and a pleg.PodCache finds them by container, name and address.
+// Package kubelettypes has helpers of the kubelet, under their own names, for code that is ported
+// from it. A new agent does not need it: a pleg.PodCache finds pods by UID, container, name and
+// address.
 package kubelettypes
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Pods are pods as a list shows them. Its methods skip nil pods, and read only.
+// Pods are pods as a list shows them. Its methods skip nil pods and modify nothing.
 type Pods []*pleg.Pod
 
 // FindPodByID returns the pod with a UID, nil if there is none.
 func (p Pods) FindPodByID(uid types.UID) *pleg.Pod { return pleg.Pods(p).FindPodByID(uid) }
 
-// FindPodByFullName returns the first pod with a full name, as BuildPodFullName makes it,
-// nil if there is none. There are two while a pod of the same name replaces another.
+// FindPodByFullName returns the first pod with a full name, as BuildPodFullName makes it, nil if
+// there is none. Two pods have it while one replaces the other.
 func (p Pods) FindPodByFullName(podFullName string) *pleg.Pod {
 	for _, pod := range p {
 		if pod != nil && BuildPodFullName(pod.Name, pod.Namespace) == podFullName {
@@ -38,13 +38,12 @@ func (p Pods) FindPod(podFullName string, uid types.UID) *pleg.Pod {
 	return p.FindPodByID(uid)
 }
 
-// BuildPodFullName returns the full name of a pod: "name_namespace". In Kubernetes neither
-// part may have an underscore. Only a pod and the one that replaces it share a full name on a
-// node.
+// BuildPodFullName returns the full name of a pod: "name_namespace". In Kubernetes neither part may
+// have an underscore. On a node, only a pod and its replacement share a full name.
 func BuildPodFullName(name, namespace string) string { return name + "_" + namespace }
 
-// ParsePodFullName is the inverse of BuildPodFullName. It returns an error unless there is one
-// underscore, between two parts that are not empty.
+// ParsePodFullName is the inverse of BuildPodFullName. It returns an error unless exactly one
+// underscore separates two non-empty parts.
 func ParsePodFullName(podFullName string) (name, namespace string, err error) {
 	name, namespace, found := strings.Cut(podFullName, "_")
 	if !found || name == "" || namespace == "" || strings.Contains(namespace, "_") {
@@ -69,10 +68,9 @@ func SandboxToContainerState(state runtimeapi.PodSandboxState) pleg.State {
 	}
 }
 
-// ConvertPodStatusToRunningPod returns what has to be stopped to stop a pod: the pod with its
-// running containers and all its sandboxes, newest first, as a list would show them. The
-// status has no type of the sandboxes' IDs, so they get the runtime's name. Source is that of the
-// status.
+// ConvertPodStatusToRunningPod returns what must be stopped to stop a pod: the pod with its running
+// containers and all its sandboxes, newest first, as a list would show them. The IDs of the
+// sandboxes get the type runtimeName. Source is that of the status.
 func ConvertPodStatusToRunningPod(runtimeName string, podStatus *pleg.PodStatus) pleg.Pod {
 	if podStatus == nil {
 		return pleg.Pod{}

@@ -36,22 +36,19 @@ const noSuchPod types.UID = "plegtest-no-such-pod"
 // noSuchContainer is an ID that no container has.
 const noSuchContainer = "plegtest-no-such-container"
 
-// TestRuntime tests a runtime of your own. It calls rt in every way that the generator
-// does, and with contexts that have ended and pods and containers that do not exist. It
-// returns an error that lists every problem, with what was expected, what was seen and why
-// it matters, and nil if there is none. The expected pods must be listed; if none are
-// named, an empty runtime passes.
+// TestRuntime tests an implementation of pleg.Runtime. It calls rt in every way that the generator
+// does, and also with contexts that have ended, and with pods and containers that do not exist. It
+// returns nil, or an error that lists every problem: what was expected, what was seen, and why it
+// matters. rt must list the expected pods; if none are given, an empty runtime passes.
 //
-// If rt also implements an optional interface, such as [pleg.PodGetter], [pleg.EventSource]
-// or [pleg.ExitSource], TestRuntime tests that too. A stream of events or exits must stay
-// open: it may end at once only with [pleg.ErrEventsUnsupported], or with an error before it
-// is connected.
+// TestRuntime also tests the optional interfaces of rt, such as [pleg.PodGetter],
+// [pleg.EventSource] and [pleg.ExitSource]. A stream of events or exits must stay open: it may end
+// at once only with [pleg.ErrEventsUnsupported], or with an error before it is connected.
 //
-// The node should have a few pods, some with exited containers, and be quiet: nothing
-// may start, end or be removed during the test. Run the test under the race detector,
-// because TestRuntime also makes calls concurrently. The test takes about a second, most
-// of it to see that streams last. A call must return within 30 s, and within 5 s
-// after its context has ended; TestRuntime does not wait longer for it.
+// The node should have a few pods, some with exited containers. Nothing may start, end or be
+// removed during the test. Run it under the race detector, because TestRuntime makes concurrent
+// calls. It takes about a second, most of it to see that streams stay open. A call must return
+// within 30 s, and within 5 s after its context has ended.
 func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
 		return errors.New("plegtest.TestRuntime: the runtime is nil")

@@ -44,10 +44,10 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
 
-// RestartContainer starts the successor of container id, with the ID newID. It has the same
-// name, sandbox, labels and annotations, and an attempt and a restart count one higher. It is
-// listed first, as the newest, as package cri does. Container id stays listed as exited; if it
-// was still running, its exit code is 137.
+// RestartContainer starts the successor of container id, with the ID newID. The successor has the
+// same name, sandbox, labels and annotations; its attempt and restart count are one higher. It is
+// listed first, as the newest. Container id stays listed as exited; if it was running, its exit
+// code is 137.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,10 +87,9 @@ func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	}
 }
 
-// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If
-// the sandbox does not exist, it is created as the newest, with the labels and annotations
-// of the pod and the next attempt; if the pod does not exist, it is created with this
-// sandbox only.
+// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If the
+// sandbox does not exist, it is created as the newest, with the pod's labels and annotations and
+// the next attempt. If the pod does not exist, it is created with this sandbox only.
 func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

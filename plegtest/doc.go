@@ -1,11 +1,11 @@
-// Package plegtest provides a fake runtime and a conformance test for users of package
-// pleg. Tests need no node and no waiting.
+// Package plegtest has a fake runtime and a conformance test. Tests with them need no node and do
+// not wait.
 //
-//   - [Runtime] is a scriptable fake of [pleg.Runtime] for unit tests: set pods, relist,
-//     check the events. It can fail, be slow, hang, and return bad data.
-//   - [TestRuntime] is a conformance test of implementations of [pleg.Runtime].
+//   - [Runtime] is a fake [pleg.Runtime] for unit tests: set pods, relist, check the events. It can
+//     fail, be slow, get stuck, and return bad data.
+//   - [TestRuntime] is a conformance test for implementations of [pleg.Runtime].
 //
-// For a program that speaks CRI, package criserver has a CRI runtime in the process.
+// For programs that speak CRI, package criserver is a CRI runtime in the test's process.
 //
 // # Concurrency
 //

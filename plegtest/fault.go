@@ -21,38 +21,38 @@ const (
 	WatchContainerExits  Method = "WatchContainerExits"
 )
 
-// AnyPod as the pod of a fault means every call of the method.
+// AnyPod as the pod of a fault matches every call of the method.
 const AnyPod types.UID = ""
 
-// Fault is a fault that calls to the fake Runtime run into. Its effects happen in the
-// order of its fields. When several faults hit one call, they happen one after another
-// in the order in which they were injected, and the call returns the first error.
+// Fault is a fault of calls to the fake Runtime. Its effects happen in the order of its fields. If
+// several faults match a call, they happen in the order in which they were injected, and the call
+// returns the first error.
 type Fault struct {
-	// Method is the method that is hit; empty hits all methods.
+	// Method is the affected method; empty means all methods.
 	Method Method
-	// PodUID is the pod whose calls are hit; AnyPod, the default, hits all calls.
-	// GetPods and the calls that watch have no pod, so only AnyPod hits them.
+	// PodUID is the pod whose calls are affected; AnyPod, the default, means all calls. GetPods and
+	// the calls that watch have no pod, so only AnyPod matches them.
 	PodUID types.UID
-	// Times is how many calls are hit before the fault is over. 0 hits every call
-	// until the fault is healed.
+	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
+	// is healed.
 	Times int
 
-	// Stale makes the call answer with the state at its beginning. Otherwise it answers
-	// with the state after its delay or hang.
+	// Stale makes the call return the state at its beginning, not the state after its delay or
+	// hang.
 	Stale bool
-	// Delay makes the call take this long, on the runtime's clock. If the context ends
-	// first, the call returns the context's error at once.
+	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
+	// call returns the context's error at once.
 	Delay time.Duration
-	// Hang makes the call hang until its context ends or the fault is healed. Then it
-	// continues as usual.
+	// Hang makes the call block until its context ends or the fault is healed. Then it continues as
+	// usual.
 	Hang bool
 	// IgnoreCancel makes Delay and Hang ignore the cancellation of the context: only
 	// healing the fault ends them early.
 	IgnoreCancel bool
-	// Do is called in the goroutine of the call, and fails the call if it returns an
-	// error. It may also panic.
+	// Do is called in the goroutine of the call. If it returns an error, the call fails. It may
+	// also panic.
 	Do func(ctx context.Context) error
-	// Partial makes a GetPods that fails return this many pods with the error.
+	// Partial makes a failing GetPods return this many pods with its error.
 	Partial int
 	// Err fails the call.
 	Err error
@@ -137,8 +137,8 @@ func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	return f.Err
 }
 
-// Inject puts a fault in force. The returned function heals it: the fault is over, and the
-// calls that hang in it continue. Healing twice is harmless.
+// Inject starts a fault. The returned function heals it: the fault ends, and calls that it blocks
+// continue. Healing twice is harmless.
 func (r *Runtime) Inject(f Fault) (heal func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,8 +150,8 @@ func (r *Runtime) Inject(f Fault) (heal func()) {
 	}
 }
 
-// Heal heals every fault. A test in which calls ignore the cancellation of their
-// context defers it, so that no goroutine is left behind.
+// Heal heals every fault. Defer it in a test whose calls ignore cancellation, so that no goroutine
+// is left behind.
 func (r *Runtime) Heal() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,24 +160,23 @@ func (r *Runtime) Heal() {
 	}
 }
 
-// Fail makes calls fail with err until healed: those of one pod, or all with AnyPod. See
-// Inject for other faults.
+// Fail makes calls for a pod, or all calls with AnyPod, fail with err until healed. See Inject for
+// other faults.
 func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
 }
 
-// Delay makes calls take d until healed; a call whose context ends returns.
+// Delay makes calls take d until healed. A call returns when its context ends.
 func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
 }
 
-// Hang makes calls hang until healed; a call whose context ends returns its error.
+// Hang makes calls block until healed. A call returns the error of its context when that ends.
 func (r *Runtime) Hang(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true})
 }
 
-// HangIgnoringCancel makes calls hang until healed, and ignore the cancellation of their
-// context.
+// HangIgnoringCancel makes calls block until healed, even if their context ends.
 func (r *Runtime) HangIgnoringCancel(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, IgnoreCancel: true})
 }

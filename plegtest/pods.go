@@ -12,12 +12,10 @@ import (
 // runtimeType is the Type of the container IDs of this package.
 const runtimeType = "plegtest"
 
-// NewPod returns a pod in namespace "default" whose name is its UID, with one running
-// sandbox of the ID "<uid>-sandbox". A container without a PodSandboxID is put into that
-// sandbox. The containers are listed as they are given, which should be newest first. Nil
-// containers are kept, for tests of bad data. A test that needs labels, annotations or a
-// runtime handler sets the fields of the pod, its containers and its sandbox before SetPod, or
-// later with UpdatePod.
+// NewPod returns a pod in namespace "default" whose name is its UID, with a running sandbox
+// "<uid>-sandbox". A container without a PodSandboxID is put into that sandbox. Pass the containers
+// newest first; they are listed in this order. Nil containers are kept, for tests of bad data. To
+// add labels, annotations or a runtime handler, set the fields before SetPod, or call UpdatePod.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {
@@ -45,8 +43,7 @@ func NewContainer(id string, state pleg.State) *pleg.Container {
 	}
 }
 
-// NewSandbox returns a sandbox as a listing shows it: running means ready, exited
-// means not ready.
+// NewSandbox returns a sandbox as a list shows it: running means ready, exited means not ready.
 func NewSandbox(id string, state pleg.State) *pleg.Container {
 	return &pleg.Container{ID: pleg.ContainerID{Type: runtimeType, ID: id}, State: state}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Runtime is a fake container runtime: a [pleg.Runtime], [pleg.PodGetter],
-// [pleg.EventSource] and [pleg.ExitSource] whose pods the test sets. Its methods may be
-// called from several goroutines at once. It starts no goroutine.
+// Runtime is a fake container runtime whose pods the test sets: a [pleg.Runtime], [pleg.PodGetter],
+// [pleg.EventSource] and [pleg.ExitSource]. Its methods may be called from several goroutines at
+// once. It starts no goroutine.
 //
-// A returned pod is never modified: a change makes a new *pleg.Pod, and a pod in which
-// nothing changed is the same pointer in the next list. While no pod changes, GetPods
-// returns the same slice again and allocates nothing.
+// A returned pod is never modified: a change makes a new *pleg.Pod, and an unchanged pod is the
+// same pointer in the next list. While no pod changes, GetPods returns the same slice and allocates
+// nothing.
 type Runtime struct {
 	clock clock.Clock // set once by NewRuntime
 
@@ -76,9 +76,8 @@ func NewRuntime(opts ...RuntimeOption) *Runtime {
 	return r
 }
 
-// Plain returns a view of the runtime that implements [pleg.Runtime] only: it cannot list
-// a single pod, and has no events and no exits. For a view with one of these, embed Plain and the
-// optional interface in a struct:
+// Plain returns a view of the runtime that implements [pleg.Runtime] and no optional interface. To
+// add one, embed Plain and the interface in a struct:
 //
 //	struct {
 //		pleg.Runtime
@@ -148,8 +147,8 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return pod, nil
 }
 
-// GetPodStatus returns the status that SetStatus set, or else a status made from the
-// present state of the pod. The status of a removed pod has no containers.
+// GetPodStatus returns the status that SetStatus set, or else a status made from the present state
+// of the pod. The status of a removed pod has no containers.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("GetPodStatus of a nil pod")
@@ -185,9 +184,8 @@ func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.putLocked(pod)
 }
 
-// SetPods replaces all pods by the given ones, in this order and unchanged: nil pods,
-// duplicate UIDs and empty UIDs are listed too. The test must not modify the pods
-// afterwards.
+// SetPods replaces all pods. It lists the given pods in this order and unchanged, even nil pods,
+// duplicate UIDs and empty UIDs. The test must not modify the pods afterwards.
 func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,8 +234,8 @@ func (r *Runtime) RemovePod(uid types.UID) {
 	r.changedLocked(old, nil)
 }
 
-// UpdatePod replaces a pod by an edited copy: edit may modify the whole copy, and must
-// not call the runtime. If the pod does not exist, NewPod creates it first.
+// UpdatePod replaces a pod by a copy that edit may modify. edit must not call the runtime. If the
+// pod does not exist, NewPod creates it first.
 func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,8 +247,8 @@ func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.putLocked(pod)
 }
 
-// Pod returns a pod as a listing would show it now, nil if there is none. It does not
-// count as a call, and does not run into faults.
+// Pod returns a pod as a list would show it now, nil if there is none. It does not count as a call,
+// and faults do not affect it.
 func (r *Runtime) Pod(uid types.UID) *pleg.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the
-// status is made from the pod again. The test must not modify the status afterwards.
-// Each call returns a copy of the outermost struct. A status that lags behind its pod is
-// one that GetPodStatus returned before.
+// SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the status is
+// made from the pod again. The test must not modify the status afterwards. Each GetPodStatus
+// returns a copy of the outermost struct. For a status that is older than its pod, set one that
+// GetPodStatus returned before.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -24,9 +24,9 @@ func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.statuses[uid] = status
 }
 
-// SetIPs sets the addresses of the pod's newest sandbox, the primary one first. As with a
-// real runtime, a status shows them while that sandbox is the newest and is running. It
-// is harmless if the pod has no sandbox.
+// SetIPs sets the addresses of the pod's newest sandbox, the primary address first. As with a real
+// runtime, a status shows them while that sandbox is the newest and is ready. If the pod has no
+// sandbox, SetIPs does nothing.
 func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// EventMode is the behaviour of the fake runtime's event stream.
+// EventMode is the behaviour of the fake runtime's event streams.
 type EventMode int
 
 const (
@@ -42,8 +42,8 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	return watchStream(ctx, r, WatchContainerEvents, &r.events, connected, observe)
 }
 
-// WatchContainerExits is to exits what WatchContainerEvents is to events. A runtime that tells no
-// exits is one that fails with [pleg.ErrEventsUnsupported]; see Fail.
+// WatchContainerExits is to exits what WatchContainerEvents is to events. For a runtime without
+// exit events, Fail it with [pleg.ErrEventsUnsupported].
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	return watchStream(ctx, r, WatchContainerExits, &r.exits, connected, observe)
 }
@@ -115,8 +115,8 @@ func (r *Runtime) EmitOnChange(on bool) {
 }
 
 // EmitExit sends an exit to every stream of exits, and returns the number of streams. The exit is
-// lost if there is none. It may be told before the container exits or long after, twice, or of a
-// container that does not exist. EmitExit never blocks.
+// lost if there is none. A test may send an exit before the container exits or long after, twice,
+// or for a container that does not exist. EmitExit never blocks.
 func (r *Runtime) EmitExit(exit pleg.ContainerExit) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

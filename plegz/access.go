@@ -41,9 +41,10 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	}
 }
 
-// Guard returns a handler that answers as Handler does, and has next answer: a request that Handler refuses because of
-// its method, its body, its query or its sender does not reach next, whatever its path is. With WithRemoteAccess it
-// answers other machines too; other options mean nothing to it. It is safe for concurrent use.
+// Guard returns a handler that protects next as Handler protects itself. If Handler would refuse a
+// request for its method, body, query or sender, the request does not reach next, whatever its path
+// is. WithRemoteAccess allows other machines; other options have no effect. It is safe for
+// concurrent use.
 func Guard(next http.Handler, opts ...Option) http.Handler {
 	o := newOptions(opts)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,10 +15,10 @@ const (
 	maxAnswers = 64
 )
 
-// Handler returns a handler that shows what a generator knows, and the cache that it
-// fills. It begins nothing before the first request. It panics if generator is nil.
+// Handler returns a handler that serves the page of a generator and its cache. It starts nothing
+// before the first request. It panics if generator is nil.
 //
-// The package documentation describes what it answers, to whom, and what that costs.
+// The package documentation describes the answers, who gets them, and their cost.
 func Handler(generator *pleg.GenericPLEG, opts ...Option) http.Handler {
 	if generator == nil {
 		panic("plegz: Handler needs a generator") //nolint:forbidigo // a mistake in the program

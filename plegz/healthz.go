@@ -9,17 +9,16 @@ import (
 )
 
 // Healthz returns a handler for an agent's /healthz: 200 while the generator is healthy, and 503
-// with the reason while it is not. The answer is JSON: the sentence and the notes of the page, and the
-// pleg.HealthReport, its texts and lists as short as the page has them. In callsInFlight, failingPods and
-// hungRelist.suspects are also namespace and name of the pod, container, containerID and sandboxID, as far as the
-// pod was listed with them. It panics if generator is nil.
+// with the reason while it is not. The answer is JSON: the sentence and the notes of the page, and
+// the pleg.HealthReport, cut as on the page. Items of callsInFlight, failingPods and
+// hungRelist.suspects also have the pod's namespace and name, and container, containerID and
+// sandboxID, as far as they are known. Healthz panics if generator is nil.
 //
-// It is for readiness and for alerts. Do not restart an agent because it fails, as a liveness
-// probe would: it fails while the runtime hangs or is away. A new agent meets the same runtime,
-// and has forgotten what this one saw.
+// Use it for readiness and alerts, not for liveness: it fails while the runtime is stuck or away. A
+// restarted agent would meet the same runtime, without its history.
 //
-// Unlike Handler, it answers whoever reaches it, and names the pods whose inspection hangs or
-// fails, with the errors of the runtime, and those whose exit it does not confirm.
+// Unlike Handler, it answers every client. The answer names pods whose inspection is stuck or
+// fails, with the runtime's errors, and pods with unconfirmed exits.
 func Healthz(generator *pleg.GenericPLEG) http.Handler {
 	if generator == nil {
 		panic("plegz: Healthz needs a generator") //nolint:forbidigo // a mistake in the program

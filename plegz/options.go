@@ -2,8 +2,7 @@ package plegz
 
 import "strings"
 
-// DefaultHistory is the number of containers and pods that are gone, and of events, that are
-// remembered.
+// DefaultHistory is how many events, and containers and pods that are gone, the page remembers.
 const DefaultHistory = 1000
 
 // Option is an option of Handler. A nil Option is ignored.
@@ -29,14 +28,16 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithNodeName shows the name of the node, in the title among others. By default there is none.
+// WithNodeName sets the name of the node, for example in the page's title. By default there is
+// none.
 func WithNodeName(name string) Option { return func(o *options) { o.node = name } }
 
-// WithVersion shows the name and the version of the agent, such as "plegwatch v1.2.3". By default there is none.
+// WithVersion sets the name and the version of the agent, such as "plegwatch v1.2.3". By default
+// there is none.
 func WithVersion(version string) Option { return func(o *options) { o.version = version } }
 
-// WithLinks has the page link to other addresses of the agent, such as "/metrics" and "/healthz". What is not an
-// absolute path is left out. By default there are none.
+// WithLinks adds links to other paths of the agent, such as "/metrics" and "/healthz". Only
+// absolute paths are used. By default there are no links.
 func WithLinks(paths ...string) Option {
 	return func(o *options) {
 		for _, path := range paths {
@@ -47,22 +48,21 @@ func WithLinks(paths ...string) Option {
 	}
 }
 
-// WithLabels shows the labels and annotations of pods, which may hold what not everyone
-// should see. By default they are not shown.
+// WithLabels adds the labels and annotations of pods, which may contain secrets. By default they
+// are left out.
 func WithLabels() Option { return func(o *options) { o.labels = true } }
 
-// WithRemoteAccess answers requests of other machines too. The Host header must then be
-// one of hosts, without a port, or loopback; with no hosts it may be anything, which lets
-// any web page that a viewer visits reach the handler by a name of its own that resolves to
-// this address. By default only requests of this machine are answered. There is no
-// authentication: that is for a handler around this one.
+// WithRemoteAccess also answers requests of other machines. The Host header must then be loopback
+// or one of hosts, without a port. Without hosts, any Host header is accepted, so that any web page
+// that a viewer visits can reach the handler by DNS rebinding. By default only requests of this
+// machine are answered. There is no authentication; wrap the handler to add it.
 func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.remote, o.hosts = true, hosts }
 }
 
-// WithHistory sets how many containers and pods that are gone are remembered, and how many
-// events. A zero or negative number selects DefaultHistory, the default. A thousand take
-// about two megabytes.
+// WithHistory sets how many events, and containers and pods that are gone, the page remembers. A
+// zero or negative number selects DefaultHistory, the default. A thousand entries take about two
+// megabytes.
 func WithHistory(entries int) Option {
 	return func(o *options) {
 		o.history = DefaultHistory

@@ -1,15 +1,15 @@
-// Package podworkers keeps pods as they should be, with a goroutine for each pod: a worker. A worker
-// looks at its pod, does one thing, and looks again, until there is nothing left to do. Then it waits
-// for an event.
+// Package podworkers brings pods to a desired state, with a worker for each pod. A worker is a
+// goroutine: it looks at its pod, does one thing, and looks again, until nothing is left to do. Then
+// it waits for an event.
 //
-// An agent that restarts containers, a daemon that recreates them, or a kubelet has such workers. The
-// hard parts are here:
+// Agents that restart or recreate containers, and kubelets, have such workers. This package solves
+// the hard parts:
 //
-//   - A worker never decides by what was there before its last action. It looks with
-//     PodCache.LookupNewerThan, which has the pod listed at once.
-//   - A worker misses no event and polls nothing. Events that come while it is busy are one.
-//   - What fails is tried again, with a wait that doubles.
-//   - A pod that hangs in the runtime holds up its own worker alone.
+//   - A worker never acts on a status older than its last action. It looks with
+//     PodCache.LookupNewerThan, which lists the pod at once.
+//   - A worker misses no event and polls nothing. Events that come while it is busy are combined.
+//   - A failure is retried, after a wait that doubles.
+//   - A pod that is stuck in the runtime delays only its own worker.
 //   - A worker ends with its pod.
 //
 // This is the life of a worker:
@@ -32,43 +32,45 @@ import (
 	"github.com/kubepleg/pleg/internal/backoff"
 )
 
-// Result is what a Sync without an error did, and what it needs next. The zero Result means that it
-// did nothing, and waits for an event.
+// Result is what a successful Sync did, and what it needs next. The zero Result means that it did
+// nothing, and that the worker waits for an event.
 type Result struct {
-	// Acted is true if Sync did something. The pod is synced again at once, by a status that was
-	// observed after Sync returned.
+	// Acted is true if Sync did something. Sync is then called again at once, with a status that
+	// was observed after it returned.
 	Acted bool
-	// After is when the pod is synced again if no event comes before; zero or less for never.
+	// After is how long the worker waits for an event before it calls Sync again; zero or less
+	// means no limit.
 	After time.Duration
 	// Done is true if the worker is to end although its pod exists.
 	Done bool
 }
 
-// SyncFunc brings a pod closer to what it should be. It does one thing at most, because status does
-// not show what it has done; Result.Acted has it called again. If the pod is gone, exists is false and
-// status has nothing but its ID; there may be several such calls. The status is shared and must not be
+// SyncFunc brings a pod closer to its desired state. It does one thing at most, because status does
+// not show the effect; with Result.Acted it is called again. If the pod is gone, exists is false
+// and status has only the ID; there may be several such calls. The status is shared and must not be
 // modified.
 //
-// An error has the pod synced again with a back-off. It does not matter whether Sync did something
-// before it failed.
+// After an error, it is called again with a back-off, whether or not it did something before it
+// failed.
 //
-// Calls for one pod never overlap; those for several pods do. ctx is that of New.
+// Calls for one pod never overlap; calls for different pods do. ctx is that of New.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
-// Options are what Workers are made with. Sync is needed, the rest has defaults.
+// Options configure Workers. Sync is required; the rest has defaults.
 type Options struct {
 	// Sync is called by the workers.
 	Sync SyncFunc
-	// FirstRetry is the wait after the first failure of a pod. It doubles with every further one, up
-	// to LongestRetry, and begins anew when Sync finds nothing left to do. The defaults are 100 ms and
-	// 10 s.
+	// FirstRetry is the wait after the first failure of a pod. It doubles with each further
+	// failure, up to LongestRetry, and is reset when Sync has nothing left to do. The defaults are
+	// 100 ms and 10 s.
 	FirstRetry, LongestRetry time.Duration
-	// OnError is called with each failure, of Sync or of the pod's inspection, and with the wait
-	// that follows. It is called in the goroutine of the pod's worker. Nil drops the failures.
+	// OnError is called in the worker's goroutine for each failure of Sync or of the pod's
+	// inspection, with the wait that follows. If it is nil, failures are not reported.
 	OnError func(pod types.UID, err error, retry time.Duration)
 }
 
-// Workers are the workers of an agent, one per pod at most. Its methods are safe for concurrent use.
+// Workers are the workers of an agent, at most one per pod. Its methods are safe for concurrent
+// use.
 type Workers struct {
 	// Set once by New.
 	ctx       context.Context
@@ -82,9 +84,9 @@ type Workers struct {
 	joined sync.WaitGroup
 }
 
-// New returns Workers without a worker. They live until ctx ends: then no Sync begins any more, and
-// Wait returns when those that run have returned. A call of Sync that may block for long must end with
-// ctx. The generator has to run for the workers to see what they have done.
+// New returns Workers without any worker. When ctx ends, no further Sync begins, and Wait returns
+// when the running calls of Sync have returned. A Sync that may block for long must return when ctx
+// ends. The generator must run, or workers do not see the effect of their actions.
 func New(ctx context.Context, generator *pleg.GenericPLEG, options Options) *Workers {
 	w := &Workers{ctx: ctx, generator: generator, options: options, wakes: make(map[types.UID]chan struct{}),
 		retry: backoff.Policy{First: options.FirstRetry, Longest: options.LongestRetry}}
@@ -97,12 +99,12 @@ func New(ctx context.Context, generator *pleg.GenericPLEG, options Options) *Wor
 	return w
 }
 
-// Run gives a worker to each pod in the runtime that want accepts, now and later, and wakes it with
-// each event of its pod. A nil want accepts all; it is called as Handler.Want is. Run returns when ctx
-// has ended and all workers have, with the cause of ctx; or when the generator stops, with nil.
+// Run adds a worker for each present and future pod of the runtime that want accepts, and wakes it
+// at each event of the pod. want is called like Handler.Want; nil accepts all pods. Run returns the
+// cause of ctx when ctx and all workers have ended, or nil when the generator stops.
 //
-// An agent whose pods come from elsewhere needs no Run: it calls Add for them, and Wake with the
-// events of its own Handler.
+// An agent that learns of its pods elsewhere does not need Run: it calls Add for them, and Wake at
+// the events of its own Handler.
 func (w *Workers) Run(want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
 	changed := func(e *pleg.PodLifecycleEvent) {
 		if _, exists, _ := w.generator.Cache().Lookup(e.ID); exists {
@@ -126,8 +128,8 @@ func (w *Workers) Run(want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) e
 	return err
 }
 
-// Add has a pod synced: it begins the pod's worker, or wakes it. The pod need not exist yet. If ctx has
-// ended, Add does nothing. It never blocks.
+// Add starts the worker of a pod, or wakes it. The pod need not exist yet. If ctx has ended, Add
+// does nothing. It never blocks.
 func (w *Workers) Add(pod types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,8 +141,8 @@ func (w *Workers) Add(pod types.UID) {
 	w.joined.Go(func() { w.work(pod, wake) })
 }
 
-// Wake has a pod synced again if it has a worker, and reports whether it has. A Sync that runs when Wake
-// is called is followed by another. Wake never blocks.
+// Wake makes the pod's worker call Sync, and reports whether the pod has a worker. If Sync is
+// running, it is called once more afterwards. Wake never blocks.
 func (w *Workers) Wake(pod types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -47,8 +47,8 @@ func newCallGuard(c clock.Clock, cut func()) *callGuard {
 	return &callGuard{clock: c, cut: cut, calls: make(map[string]int), inFlight: make(map[string]int)}
 }
 
-// Calls returns how often an RPC, such as "ListContainers", has been called; the empty
-// method counts all RPCs. Calls in flight and refused calls are included.
+// Calls returns how often an RPC, such as "ListContainers", has been called; the empty method
+// counts all RPCs. It includes calls in flight and refused calls.
 func (s *Server) Calls(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()

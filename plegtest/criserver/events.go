@@ -14,20 +14,19 @@ import (
 
 // EventStats counts what happened to the CRI server's container events.
 type EventStats struct {
-	// Readers is how many event streams are open. A stream whose client is gone stays
-	// open until there is an event for it.
+	// Readers is how many event streams are open. A stream whose client is gone stays open until it
+	// gets an event.
 	Readers int
-	// Sent counts the events that were put into a reader's buffer, or handed to it,
-	// once for each reader.
+	// Sent counts the events that were put into a reader's buffer or sent to it, once for each
+	// reader.
 	Sent int
-	// Held is how many events wait for a first reader.
+	// Held is how many events wait for a reader.
 	Held int
 	// Dropped counts the events that were lost because a buffer was full, because no
 	// reader came in time, or because the runtime was down.
 	Dropped int
-	// LongestEnqueue is the longest time, by the server's clock, that an operation of
-	// the server waited until its event was in every reader's buffer. An operation that
-	// is waiting at present counts.
+	// LongestEnqueue is the longest time, by the server's clock, that an operation waited until its
+	// event was in every reader's buffer. It includes operations that are still waiting.
 	LongestEnqueue time.Duration
 }
 
@@ -130,10 +129,9 @@ func (s *Server) RepeatEvents(count int) {
 	}
 }
 
-// ShuffleEvents collects events until there are window of them, and then sends them in
-// random order. 0 sends the collected events and turns shuffling off. With a window of 2,
-// the event that a container stopped often comes before the event that it started. CRI-O
-// does that to a container that exits at once.
+// ShuffleEvents collects events until there are window of them, and then sends them in random
+// order. 0 sends the collected events and turns shuffling off. With a window of 2, the stop of a
+// container often comes before its start, as CRI-O does for a container that exits at once.
 func (s *Server) ShuffleEvents(window int) {
 	s.hub.mu.Lock()
 	s.hub.window = window

@@ -17,25 +17,25 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// TaskExit is the end of a process, as containerd tells it in its own stream of events. The
-// models of containerd tell one of each container, of each sandbox and of each command that
-// ends, before lists, statuses and CRI's events show it; none while they are down.
+// TaskExit is the end of a process, as containerd reports it in its own stream of events. The
+// models of containerd report the end of each container, sandbox and command before lists, statuses
+// and CRI's events show it, and none while they are down.
 type TaskExit struct {
 	// ContainerID is the container or sandbox.
 	ContainerID string
-	// ID is the process: ContainerID for the first of a container, another for a command that
-	// was executed in it. SendTaskExit reads an empty one as ContainerID.
+	// ID is the ID of the process: ContainerID for the first process of a container, another for a
+	// command in it. SendTaskExit reads an empty ID as ContainerID.
 	ID string
-	// PID is the process's PID. SendTaskExit reads 0 as that of the container's first process.
+	// PID is the process's PID. SendTaskExit reads 0 as the PID of the container's first process.
 	PID uint32
 	// ExitCode is the exit code.
 	ExitCode uint32
-	// ExitedAt is when it exited. SendTaskExit reads a zero one as now.
+	// ExitedAt is when it exited. SendTaskExit reads a zero time as now.
 	ExitedAt time.Time
 }
 
-// SendTaskExit tells an exit that the caller made up: earlier than it comes, twice, of what does
-// not exist. Only those who have subscribed get it.
+// SendTaskExit sends an exit that the test invents: too early, twice, or for a container that does
+// not exist. Only present subscribers get it.
 func (s *Server) SendTaskExit(e TaskExit) {
 	if e.ID == "" {
 		e.ID = e.ContainerID
@@ -81,8 +81,8 @@ func (s *Server) containerChanged(topic, id string) {
 	}
 }
 
-// TaskExitReaders returns how many have subscribed to exits, and get those that come now. Who has
-// just opened the stream may not be among them yet.
+// TaskExitReaders returns how many subscribers will get the next exit. A stream that was just
+// opened may not be included yet.
 func (s *Server) TaskExitReaders() int {
 	s.exits.mu.Lock()
 	defer s.exits.mu.Unlock()

@@ -14,35 +14,32 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// Fault is a fault that RPCs to the CRI server run into. Its effects happen in the
-// order of its fields. When several faults hit one call, they happen one after another in
-// the order in which they were injected.
+// Fault is a fault of RPCs to the CRI server. Its effects happen in the order of its fields. If
+// several faults match a call, they happen in the order in which they were injected.
 type Fault struct {
-	// Method is the RPC that is hit, such as "ContainerStatus"; empty hits all RPCs.
+	// Method is the affected RPC, such as "ContainerStatus"; empty means all RPCs.
 	Method string
-	// Object is the ID of a sandbox or container, or the UID of a pod, that the request
-	// must name, in its filter or otherwise; empty hits all requests.
+	// Object is the ID of a sandbox or container, or the UID of a pod, that the request must name.
+	// Empty means all requests.
 	Object string
-	// Times is how many calls are hit before the fault is over. 0 hits every call
-	// until the fault is healed.
+	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
+	// is healed.
 	Times int
 
-	// Delay makes the call take this long, on the server's clock.
+	// Delay makes the call take this long, by the server's clock.
 	Delay time.Duration
-	// Hang makes the call hang until its context ends, the fault is healed or the server
-	// stops. When the fault is healed, the call continues as usual.
+	// Hang makes the call block until its context ends, the fault is healed or the server stops.
+	// When the fault is healed, the call continues as usual.
 	Hang bool
-	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with
-	// Cut, or, if neither is set, by an end without an error. With 0 the stream does not
-	// break in the middle: Err and Cut apply before the first message.
+	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with Cut, or
+	// else without an error. If it is 0, Err and Cut apply before the first message.
 	BreakAfter int
-	// Cut closes every connection of the server instead of an answer.
+	// Cut closes every connection of the server instead of answering.
 	Cut bool
 	// Err fails the call; see package google.golang.org/grpc/status.
 	Err error
-	// Edit modifies the answer, or each message of a stream, to make it bad data. The
-	// messages of a streamed list are those of the plain one, such as
-	// *runtimeapi.ListContainersResponse.
+	// Edit modifies the answer, or each message of a stream, to make it bad data. A streamed list
+	// has the messages of a plain list, such as *runtimeapi.ListContainersResponse.
 	Edit func(answer any)
 	// Padding adds this many bytes to the encoded answer, in an unknown field. With
 	// 64 MiB the answer is larger than package cri accepts.
@@ -58,8 +55,8 @@ type injectedFault struct {
 	hits   int           // guarded by callGuard.mu
 }
 
-// Inject puts a fault in force. The returned function heals it: the fault is over, and the
-// calls that hang in it continue. Healing twice is harmless.
+// Inject starts a fault. The returned function heals it: the fault ends, and calls that it blocks
+// continue. Healing twice is harmless.
 func (s *Server) Inject(f Fault) (heal func()) {
 	g := s.guard
 	in := &injectedFault{Fault: f, healed: make(chan struct{})}

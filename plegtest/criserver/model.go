@@ -6,43 +6,39 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Model is the runtime that the CRI server behaves like: what Version answers, whether
-// lists can be streamed, how container events are delivered, and what the runtimes do
-// differently. TestModelIsTheRuntime of internal/e2e compares Containerd2 and CRIO with the
-// real ones, call by call.
+// Model is the runtime that the CRI server imitates: its answer to Version, whether it streams
+// lists, how it delivers events, and other differences between runtimes. TestModelIsTheRuntime of
+// internal/e2e compares Containerd2 and CRIO with the real runtimes, call by call.
 type Model int
 
 const (
-	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers.
-	// Each reader has a buffer of 100; while it is full, the server's own operations wait
-	// for the reader. While there is no reader, events are held for five minutes, and the
-	// next reader gets them first. The server notices that a reader is gone when there is
-	// an event for it, which is lost; each further event is lost with a probability of ½,
-	// or else the queue notices too, and holds it. The last event of a sandbox comes
-	// before the sandbox disappears from the list. As every containerd, it has a stream of
-	// events of its own beside CRI's: see TaskExit.
+	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers. Each reader
+	// has a buffer of 100; while it is full, the server's own operations wait for the reader. While
+	// there is no reader, events are held for five minutes, and the next reader gets them first.
+	// The server notices that a reader is gone only at the next event, which is lost. Each further
+	// event is lost with a probability of ½, until the queue notices too and holds events. The last
+	// event of a sandbox comes before the sandbox disappears from the list. Like every containerd,
+	// it also has an event stream of its own: see TaskExit.
 	Containerd2 Model = iota
-	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; events
-	// that are sent while it is full are dropped. Each event goes to one of the readers
-	// only, and possibly to a reader that is gone: the call of that reader lasts until
-	// the next event, which is lost. Lists cannot be streamed.
+	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; while it is full,
+	// events are dropped. Each event goes to only one of the readers. A call whose reader is gone
+	// lasts until it gets an event, which is lost. Lists cannot be streamed.
 	Containerd17
-	// Containerd16 is containerd 1.6: it answers Unimplemented for events and for
-	// streaming lists, and NotFound to who stops what is not there. It knows how a container
-	// has exited while it was down.
+	// Containerd16 is containerd 1.6: it answers Unimplemented for events and for streaming lists,
+	// and NotFound if the object to stop does not exist. It knows the exit codes of containers that
+	// exited while it was down.
 	Containerd16
-	// CRIO is CRI-O 1.37 with enable_pod_events. One sender reads a channel of 1000 events
-	// and sends each to all readers in turn: a reader that does not read stops the events
-	// of all, and what is sent while the channel is full is dropped. The channel fills
-	// until the very first reader comes; later, events without a reader are lost.
+	// CRIO is CRI-O 1.37 with enable_pod_events. One sender reads a channel of 1000 events and
+	// sends each to all readers in turn, so one blocked reader stops all. While the channel is
+	// full, events are dropped. The channel keeps events until the first reader comes; later,
+	// events without a reader are lost.
 	//
-	// RemovePodSandbox sends no event for what it removes. A container that is stopped
-	// before it was started has exited with code 2, at a time from before 1970, and each
-	// further stop of one that has exited makes it finish anew. A stopped sandbox keeps
-	// its address. A container's listed time of creation is earlier than that of its
-	// status, and changes when the runtime restarts. Containers are asked to end, and
-	// have 10 s to do so, when their sandbox is stopped or they are removed. A connection
-	// whose first call has another content-type than application/grpc is closed.
+	// RemovePodSandbox sends no event for the objects that it removes. A container that is stopped
+	// before it was started has exited with code 2, at a time before 1970. Each further stop of an
+	// exited container sets a new finish time. A stopped sandbox keeps its address. A container's
+	// listed time of creation is earlier than that of its status, and changes when the runtime
+	// restarts. When containers are removed or their sandbox is stopped, they have 10 s to end. A
+	// connection whose first call has another content-type than application/grpc is closed.
 	CRIO
 	// CRIOWithoutEvents is CRIO in its default configuration: it ends every event stream
 	// at once, without an error.

@@ -76,8 +76,8 @@ type ContainerConfig struct {
 	Image string
 	// Labels and Annotations are set beside the kubelet's own.
 	Labels, Annotations map[string]string
-	// PID is the PID of the first process, in the verbose status and in containerd's own events; 0 for
-	// one that no process has.
+	// PID is the PID of the first process, in the verbose status and in containerd's own events; 0
+	// selects a PID that no process has.
 	PID int
 
 	asGiven bool // by a client, who sets all labels and annotations

@@ -126,9 +126,9 @@ func (s *Server) ExitContainer(containerID string, exitCode int32, reason string
 	return nil
 }
 
-// OOMKill kills a process of a running container that is not its first, because the container
-// has used up its memory. Its exit will have the reason "OOMKilled", whatever the exit code.
-// containerd shows that reason from now on, while the container runs.
+// OOMKill kills a process of a running container, but not the first, because the container has used
+// up its memory. The container's exit will have the reason "OOMKilled", whatever the exit code.
+// containerd shows that reason even while the container runs.
 func (s *Server) OOMKill(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -144,10 +144,9 @@ func (s *Server) OOMKill(containerID string) error {
 	return err
 }
 
-// KillContainer kills a running container with exit code 137, as StopContainer of a client
-// does without a grace period. Of one that was created and not started, CRI-O says that it
-// has exited with code 2; containerd leaves it. One that has exited finishes anew with CRI-O,
-// without an event, and stays as it is with containerd.
+// KillContainer kills a running container with exit code 137, like a client's StopContainer without
+// a grace period. Containerd changes no other container. With CRI-O, a container that was not
+// started exits with code 2, and an exited container gets a new finish time, without an event.
 func (s *Server) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -179,9 +178,9 @@ func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	return events
 }
 
-// RestartContainer kills a container if it is running, and runs its successor: a new
-// container of the same name and sandbox, with a restart count one higher. The old
-// container stays until it is removed.
+// RestartContainer kills a container if it is running, and runs its successor: a new container of
+// the same name and sandbox, whose restart count is one higher. The old container stays until it is
+// removed.
 func (s *Server) RestartContainer(containerID string) (newID string, err error) {
 	if err := s.KillContainer(containerID); err != nil {
 		return "", err
@@ -310,7 +309,7 @@ func (s *Server) Containers(sandboxID string) []string {
 	return ids
 }
 
-// Present returns how many sandboxes and containers there are, exited ones included.
+// Present returns how many sandboxes and containers exist, including exited containers.
 func (s *Server) Present() (sandboxes, containers int) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()

@@ -29,7 +29,7 @@ func WithClock(c clock.Clock) Option {
 	return func(cfg *config) { cfg.clock = c }
 }
 
-// WithModel sets the runtime that the server behaves like. The default is Containerd2.
+// WithModel sets the runtime that the server imitates. The default is Containerd2.
 func WithModel(m Model) Option {
 	return func(c *config) { c.habits = m.habits() }
 }
@@ -40,27 +40,27 @@ func WithVersion(runtimeName, runtimeVersion string) Option {
 	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
-// WithConfig is for the tests of this module: the package of its argument is internal.
+// WithConfig is for tests of this module: the package of its argument is internal.
 func WithConfig(own serverconfig.Config) Option {
 	return func(c *config) { c.own = own }
 }
 
-// WithoutExitEvents makes a model of containerd answer Unimplemented to who subscribes to its
-// own events.
+// WithoutExitEvents makes a model of containerd answer Unimplemented to subscriptions to its own
+// events.
 func WithoutExitEvents() Option {
 	return func(c *config) { c.noExitEvents = true }
 }
 
-// WithExitFiles has the models of CRI-O write a file into a folder, which must exist, for each
-// container that exits, as conmon does, also while the server is down: its name is the ID, and
-// the exit code is in it. Unlike CRI-O, they do not remove it.
+// WithExitFiles makes the models of CRI-O write exit files into a directory, which must exist. Like
+// conmon's, a file has the container's ID as its name, contains the exit code, and is written even
+// while the server is down. Unlike CRI-O, the server does not remove it.
 func WithExitFiles(dir string) Option {
 	return func(c *config) { c.exitsDir = dir }
 }
 
-// WithListener makes the server listen with a function of the caller instead of on a socket,
-// so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
-// google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
+// WithListener makes the server use the caller's listener instead of a socket. With
+// google.golang.org/grpc/test/bufconn, the server and its clients can run in a testing/synctest
+// bubble. Start and every Up call the function. Endpoint is empty.
 func WithListener(listen func() (net.Listener, error)) Option {
 	return func(c *config) { c.listen = listen }
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RestartPolicy decides which containers of a plan are restarted when they end.
+// RestartPolicy decides whether a container of a plan is restarted when it ends.
 type RestartPolicy string
 
 // The restart policies, as in a pod's specification.
@@ -41,8 +41,8 @@ type PodPlan struct {
 	// ReturnAfter is how long after its removal the pod starts again, with the same name
 	// and a new UID; 0 is never.
 	ReturnAfter time.Duration
-	// Jitter lengthens every duration of the plan by a random fraction of it, at most
-	// this one: with 0.2, 10 s become 10 s to 12 s.
+	// Jitter lengthens every duration of the plan by a random fraction, up to this one: with 0.2,
+	// 10 s become 10 s to 12 s.
 	Jitter float64
 }
 
@@ -58,8 +58,8 @@ type ContainerPlan struct {
 	// ExitCode and Reason are those of the exit; see [Server.ExitContainer].
 	ExitCode int32
 	Reason   string
-	// Restart decides whether the container is restarted. Of the earlier instances only
-	// the last is kept, as in the kubelet.
+	// Restart decides whether the container is restarted. As in the kubelet, only the last earlier
+	// instance is kept.
 	Restart RestartPolicy
 	// Restarts is the maximum number of restarts; 0 is unlimited.
 	Restarts int
@@ -73,8 +73,8 @@ type ContainerPlan struct {
 // Play runs pods by their plans until the server stops. It may be called more than once.
 // If the server has a fake clock, step it and call Settle.
 //
-// With the same seed, the plans of one call always run the same way. This includes further
-// calls, and operations of the test itself, if the caller calls Settle before each.
+// With the same seed, the plans of a call always run the same way. To keep further calls and
+// operations of the test reproducible, call Settle before each.
 func (s *Server) Play(plans ...PodPlan) {
 	now := s.cfg.clock.Now()
 	entries := make([]entry, len(plans))
@@ -91,8 +91,8 @@ func (s *Server) Play(plans ...PodPlan) {
 	s.timetable.enter(entries...)
 }
 
-// Settle returns when every step of the plans that is due by the clock is done. It may
-// block as the operations of the server do.
+// Settle returns when every step of the plans that is due by the clock is done. Like the server's
+// operations, it may block.
 func (s *Server) Settle() {
 	s.timetable.settle()
 }

@@ -12,18 +12,17 @@ import (
 // Program is what the containers of an image run, in goroutines of this process; see
 // WithPrograms.
 type Program struct {
-	// Start, if it is not nil, decides whether a container can start; its error is that of a
-	// command which is not there. The container has then exited with code 128 and reason
-	// StartError, without an event; with CRI-O it is not even created, and its ID in p is
-	// empty.
+	// Start, if it is not nil, decides whether a container can start. If it returns an error, the
+	// container has exited with code 128 and reason StartError, without an event, as if its command
+	// did not exist. With CRI-O it is not even created, and its ID in p is empty.
 	Start func(p *Process) error
-	// Main is the process of a container. It may listen on loopback, which is the address
-	// of every pod. What it returns is the exit code; a panic is exit code 2.
+	// Main is the process of a container. It may listen on loopback, which is the address of every
+	// pod. It returns the exit code; a panic is exit code 2.
 	//
-	// ctx ends when the container is killed; Main must return soon after that, because
-	// Stop of the server waits for it. A program that ends when it is asked to, as by
-	// SIGTERM, returns when p.Terminate is closed. One that does not is killed when the
-	// grace period is over.
+	// ctx ends when the container is killed; Main must return soon after that, because Stop of the
+	// server waits for it. p.Terminate is closed when the container is asked to stop, as by
+	// SIGTERM. If Main does not return then, the container is killed at the end of the grace
+	// period.
 	Main func(ctx context.Context, p *Process) (exitCode int)
 	// Exec is a command that ExecSync runs in a running container. ctx ends with the
 	// call, its timeout or the container. If Exec is nil, every command fails to start.
@@ -45,17 +44,17 @@ type Process struct {
 	Env map[string]string
 	// Terminate is closed when the container is asked to stop.
 	Terminate <-chan struct{}
-	// Stdout and Stderr are what ExecSync answers; what Main writes is discarded.
+	// Stdout and Stderr are the output that ExecSync returns. Output of Main is discarded.
 	Stdout, Stderr io.Writer
 }
 
 // exitPanicked is the exit code of a Go program that panicked.
 const exitPanicked = 2
 
-// WithPrograms has the server take changes: clients may run, stop and remove sandboxes and
-// containers, and execute commands in them. The images that exist are the names in programs,
-// which are compared as they are; ":latest" may be left out. Everything else is refused as
-// before. The addresses of pods are loopback, so that a program can be reached.
+// WithPrograms makes the server accept changes: clients may run, stop and remove sandboxes and
+// containers, and execute commands in them. The keys of programs are the existing images; ":latest"
+// may be left out. Other changes are still refused. The addresses of pods are loopback, so that
+// programs can be reached.
 func WithPrograms(programs map[string]Program) Option {
 	return func(c *config) { c.programs = programs }
 }

@@ -20,9 +20,9 @@ import (
 // PermissionDenied, and Violations returns it. With WithPrograms they can also run pods
 // whose containers are functions of this process.
 //
-// Lists are in random order, as in containerd. The methods may be called from several
-// goroutines at once. Those that change a container may block on a slow reader of the
-// event stream, as in the model.
+// Lists are in random order, as in containerd. The methods may be called from several goroutines at
+// once. Methods that change a container may block on a slow reader of the event stream, as the
+// model does.
 type Server struct {
 	cfg    config // set once by Start
 	dir    string // set once by Start
@@ -127,9 +127,9 @@ func (s *Server) removeDir() error {
 	return os.RemoveAll(s.dir)
 }
 
-// Down stops serving, as when the runtime is killed: calls are cut off, the socket is
-// removed, and events are lost. The containers keep running. Of one that exits meanwhile,
-// containerd from 1.7 on shows exit code 255 and the reason "Unknown".
+// Down stops serving, as if the runtime were killed: calls are cut off, the socket is removed, and
+// events are lost. The containers keep running. If a container exits meanwhile, containerd from 1.7
+// on shows exit code 255 and the reason "Unknown".
 func (s *Server) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
