@@ -151,7 +151,7 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 	return <-r.ch, nil // the answer was sent before the reader could be withdrawn
 }
 
-// BlockedReaders returns the number of readers blocked in GetNewerThan.
+// BlockedReaders returns the number of readers blocked in GetNewerThan and LookupNewerThan.
 func (c *PodCache) BlockedReaders() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

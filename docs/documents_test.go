@@ -11,8 +11,11 @@ import (
 	"testing"
 )
 
+// mostWords is how many words all documents may have together: what is added takes something away.
+const mostWords = 32_000
+
 // Every test, fuzz test, benchmark and script that a document names exists, and every rule of the
-// contract has a test.
+// contract has a test. The documents are short.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	defined := make(map[string]bool)
 	var documents []string
@@ -41,11 +44,13 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)_?[A-Za-z]\\w+)[`/]")
 	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
+	words := 0
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
 		}
+		words += len(strings.Fields(string(text)))
 		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
 			if !defined[m[1]] {
 				t.Errorf("%s names %s, which does not exist", document, m[1])
@@ -56,6 +61,9 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 				t.Errorf("%s: %v", document, err)
 			}
 		}
+	}
+	if words > mostWords {
+		t.Errorf("the documents have %d words, more than %d", words, mostWords)
 	}
 	contract, err := os.ReadFile("docs/CONTRACT.md")
 	if err != nil {
