@@ -77,7 +77,7 @@ func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) 
 	return nil
 }
 
-// operatorsHandler answers operators: how the agent is, its metrics, and the page of the node.
+// operatorsHandler serves the agent's health, its metrics and the page of the node.
 func operatorsHandler(g *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", plegz.Healthz(g)) // for readiness; see below

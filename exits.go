@@ -108,6 +108,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 // and its exit is unconfirmed. again is true if a container that had exited has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
+	deaths := 0                      // that only the status shows
 	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
 	for i, s := range status.ContainerStatuses {
 		id := s.ID.ID
@@ -126,9 +127,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			}
 			rec.setStatus(s)
 			if c != nil && !isExited(c) {
-				rec.pod = rec.withExits(rec.pod)
+				deaths++
 				r.died(rec, id)
-				r.metrics.countTransitions(1, CausePeriod)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
 			// The end of the previous life was never observed.
@@ -148,6 +148,10 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			put(&corrected, id, last)
 			contradicts = contradicts || last.Unconfirmed && isExited(rec.listed.container(i, id))
 		}
+	}
+	if deaths > 0 {
+		rec.pod = rec.withExits(rec.pod)
+		r.metrics.countTransitions(deaths, CausePeriod)
 	}
 	if len(corrected) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
@@ -169,7 +173,7 @@ func startedAgain(ended, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
 }
 
-// see stores the newest status of a container.
+// setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
 // forgetStatuses deletes and returns the statuses that are not needed, not in statuses and not in ends.

@@ -14,8 +14,9 @@ import (
 // hungRelist.suspects also have the pod's namespace and name, and container, containerID and
 // sandboxID, as far as they are known. Healthz panics if generator is nil.
 //
-// Use it for readiness and alerts, not for liveness: it fails while the runtime is stuck or away. A
-// restarted agent would meet the same runtime, without its history.
+// Use it for readiness and alerts. It fails while the runtime is stuck or away, and a restarted
+// agent would meet the same runtime, without its history. So let a liveness probe fail only after
+// 15 minutes.
 //
 // Unlike Handler, it answers every client. The answer names pods whose inspection is stuck or
 // fails, with the runtime's errors, and pods with unconfirmed exits.

@@ -299,7 +299,7 @@ func TestWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	walk := string(readme)
-	walk = walk[strings.Index(walk, "## The way of a pod"):strings.Index(walk, "## What it uses of the library")]
+	walk = walk[strings.Index(walk, "## The path of a pod"):strings.Index(walk, "## What it uses of the library")]
 	var named, exist []string
 	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
 		named = append(named, m[1])
