@@ -20,7 +20,7 @@ const (
 	// an event for it, which is lost; each further event is lost with a probability of ½,
 	// or else the queue notices too, and holds it. The last event of a sandbox comes
 	// before the sandbox disappears from the list. As every containerd, it has a stream of
-	// events of its own beside CRI's: see TaskExit.
+	// events of its own beside CRI's, which reports exits before CRI shows them.
 	Containerd2 Model = iota
 	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; events
 	// that are sent while it is full are dropped. Each event goes to one of the readers

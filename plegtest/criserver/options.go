@@ -14,19 +14,11 @@ type Option func(c *config)
 
 type config struct {
 	habits
-	clock         clock.Clock
 	own           serverconfig.Config
 	versionSet    bool
 	name, version string
-	noExitEvents  bool
-	exitsDir      string
 	programs      map[string]Program // nil if the server is read-only
 	listen        func() (net.Listener, error)
-}
-
-// WithClock sets the clock for times, delays and timetables. The default is the real clock.
-func WithClock(c clock.Clock) Option {
-	return func(cfg *config) { cfg.clock = c }
 }
 
 // WithModel sets the runtime that the server behaves like. The default is Containerd2.
@@ -45,19 +37,6 @@ func WithConfig(own serverconfig.Config) Option {
 	return func(c *config) { c.own = own }
 }
 
-// WithoutExitEvents makes a model of containerd answer Unimplemented to who subscribes to its
-// own events.
-func WithoutExitEvents() Option {
-	return func(c *config) { c.noExitEvents = true }
-}
-
-// WithExitFiles has the models of CRI-O write a file into a folder, which must exist, for each
-// container that exits, as conmon does, also while the server is down: its name is the ID, and
-// the exit code is in it. Unlike CRI-O, they do not remove it.
-func WithExitFiles(dir string) Option {
-	return func(c *config) { c.exitsDir = dir }
-}
-
 // WithListener makes the server listen with a function of the caller instead of on a socket,
 // so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
 // google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
@@ -66,7 +45,7 @@ func WithListener(listen func() (net.Listener, error)) Option {
 }
 
 func newConfig(opts []Option) config {
-	c := config{habits: Containerd2.habits(), clock: clock.RealClock{}}
+	c := config{habits: Containerd2.habits()}
 	for _, opt := range opts {
 		opt(&c)
 	}
@@ -75,6 +54,7 @@ func newConfig(opts []Option) config {
 	}
 	c.streamingLists = c.streamingLists && !c.own.PlainLists
 	c.eventBuffer = cmp.Or(c.own.EventBuffer, c.eventBuffer)
-	c.own.Seed, c.own.ListBatch = cmp.Or(c.own.Seed, 1), cmp.Or(c.own.ListBatch, 5000)
+	c.own.Clock = cmp.Or[clock.Clock](c.own.Clock, clock.RealClock{})
+	c.own.ListBatch = cmp.Or(c.own.ListBatch, 5000)
 	return c
 }
