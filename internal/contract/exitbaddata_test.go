@@ -29,7 +29,6 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 					defer mu.Unlock()
 					return r.IntN(n)
 				}
-				exits := make(chan pleg.ContainerExit, 100)
 				id := func() string {
 					return []string{"", "x", "y", "z", "s", "w"}[intn(6)]
 				}
@@ -121,7 +120,7 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 						return st, fail()
 					},
 				}
-				source := exiting{plegtest.NewRuntime(), exits}
+				source := plegtest.NewRuntime()
 				n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
 					if seed%2 == 0 {
 						return struct {
@@ -140,7 +139,7 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 					switch intn(4) {
 					case 0:
 						uid := types.UID([]string{"", "a", "b", "q"}[intn(4)])
-						exits <- pleg.ContainerExit{PodUID: uid, ContainerID: id(), ExitCode: intn(3)}
+						source.EmitExit(pleg.ContainerExit{PodUID: uid, ContainerID: id(), ExitCode: intn(3)})
 					case 1:
 						n.g.RequestRelist(types.UID([]string{"a", "b", "q"}[intn(3)]))
 					case 2:
