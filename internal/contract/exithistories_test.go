@@ -2,10 +2,8 @@ package contract_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
@@ -26,27 +25,16 @@ func exitsOnly(rt *plegtest.Runtime) pleg.Runtime {
 	}{rt.Plain(), rt}
 }
 
-// exitHistories is how many random histories TestExitHistories plays, from firstExitHistory on.
-var (
-	exitHistories    = flag.Int("exit.histories", 100, "how many histories TestExitHistories plays")
-	firstExitHistory = flag.Int("exit.first", 0, "the seed of the first of them")
-)
-
 // Random histories with true exit events, early, late, doubled, and of containers that are gone: each
 // death is told once and in order, none is Initial that is news, the counter is right, and what the
 // cache showed exited it never shows running again.
 func TestExitHistories(t *testing.T) {
-	for seed := *firstExitHistory; seed < *firstExitHistory+*exitHistories; seed++ {
-		if !t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { fuzzExits(t, uint64(seed)) })
-		}) {
-			return
-		}
-	}
+	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { fuzzExits(t, r) })
+	})
 }
 
-func fuzzExits(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 1))
+func fuzzExits(t *testing.T, r *rand.Rand) {
 	wraps := []func(*plegtest.Runtime) pleg.Runtime{
 		listing, exitsOnly,
 		func(rt *plegtest.Runtime) pleg.Runtime { return rt },

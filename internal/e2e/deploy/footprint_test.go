@@ -44,7 +44,7 @@ const crashing = 5
 // TestFootprint runs the program on a node of 110 pods, as many as a kubelet allows by
 // default, and measures it idle, busy, and busy with somebody looking at the page.
 func TestFootprint(t *testing.T) {
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	for i := range *footprintPods {
 		sandbox := s.RunPod(criserver.PodConfig{
 			Namespace: "production", Name: fmt.Sprintf("frontend-6d4cf56db6-%05d", i), Labels: ordinaryLabels(i),

@@ -97,7 +97,7 @@ func TestUnit(t *testing.T) {
 // Every system call that the program makes while it watches a busy node and serves is in the
 // unit's filter, on a Debian with the same systemd.
 func TestUnitAllowsItsSystemCalls(t *testing.T) {
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	plans := timetable.New(s, clock.RealClock{})
 	t.Cleanup(plans.Stop)
 	plans.Play(timetable.PodPlan{
