@@ -57,12 +57,11 @@ type node struct {
 
 // container is what the runtime reports of a container. Its times are zero until then.
 type container struct {
-	id, sandbox, pod, name string
-	pid                    int
-	creation               time.Time // when its creation began
-	created, started       time.Time // by CRI's events
-	ended, reported        time.Time // its end by the exit event, and when that event came
-	code                   int
+	id, sandbox, pod string
+	pid              int
+	creation         time.Time // when its creation began
+	created, started time.Time // by CRI's events
+	ended, reported  time.Time // its end by the exit event, and when that event came
 }
 
 // state is the running container of a pod as the kubelet shows it.
@@ -162,7 +161,7 @@ func (c *container) take(e *runtimeapi.ContainerEventResponse) {
 		c.pod, c.created, c.creation = withoutNode(e.GetPodSandboxStatus().GetMetadata().GetName()), at, at
 		for _, s := range e.ContainersStatuses {
 			if s.Id == c.id {
-				c.name, c.creation = s.GetMetadata().GetName(), time.Unix(0, s.CreatedAt)
+				c.creation = time.Unix(0, s.CreatedAt)
 			}
 		}
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
@@ -177,7 +176,7 @@ func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 		_ = source.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) {
 			n.note(e.ContainerID, func(c *container) {
 				if c.reported.IsZero() {
-					c.ended, c.reported, c.code = e.FinishedAt, time.Now(), e.ExitCode
+					c.ended, c.reported = e.FinishedAt, time.Now()
 				}
 			})
 		})
@@ -323,14 +322,14 @@ func (n *node) addSleeper(name string) string {
 }
 
 // next returns the name of a pod that is to come and go.
-func (n *node) next(prefix string) string {
+func (n *node) next() string {
 	n.added++
-	return fmt.Sprintf("%s%03d", prefix, n.added)
+	return fmt.Sprintf("new%03d", n.added)
 }
 
 // addNew adds a pod, and measures until the kubelet shows that it runs.
 func (n *node) addNew(kind string) string {
-	at, name := time.Now(), n.addSleeper(n.next("new"))
+	at, name := time.Now(), n.addSleeper(n.next())
 	n.await("runs a new pod", func(shown map[string]state) bool { return shown[name].id != "" })
 	if kind != "" {
 		n.add(kind, time.Since(at))
