@@ -47,6 +47,15 @@ var rpcNames = [rpcCount]struct{ method, operation string }{
 	rpcSubscribe:          {"Events/Subscribe", "subscribe_events"},
 }
 
+// path returns the method as gRPC has it.
+func (r rpc) path() string {
+	service := "/runtime.v1.RuntimeService/"
+	if r == rpcSubscribe {
+		service = "/containerd.services.events.v1."
+	}
+	return service + rpcNames[r].method
+}
+
 // target is what a call is made for.
 type target struct {
 	podUID types.UID
