@@ -226,7 +226,8 @@ func TestRule21ExitEventAtAnyTime(t *testing.T) {
 // Rule 22: the reason that a runtime tells late is told with a PodSync, and nothing if it stays.
 func TestRule22LateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, events := watch(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
+		n, events := watch(t,
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
 		n.ResetCalls()
 		step := func(what, id, reason, late string, calls int, lines ...string) {
 			t.Helper()

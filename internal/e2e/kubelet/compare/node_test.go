@@ -72,23 +72,14 @@ type state struct {
 
 func newNode(t *testing.T, r *results, v variant) *node {
 	n := &node{t: t, results: r, variant: v, changed: make(chan struct{})}
-	var err error
-	n.daemon, err = testnode.Start(t.Context())
-	n.must(err)
-	t.Cleanup(func() {
-		if err := n.daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	n.client, err = n.daemon.Client()
-	n.must(err)
-	t.Cleanup(func() { n.client.Close() })
+	n.daemon, n.client = testnode.ForTest(t)
 	if *programs == "" {
 		root, err := testnode.Root(t.Context())
 		n.must(err)
 		*programs = filepath.Join(root, ".cache", "kubelet")
 	}
 	dir := t.TempDir()
+	var err error
 	n.proxy, err = n.daemon.StartProxy()
 	n.must(err)
 	t.Cleanup(func() { n.proxy.Close() })
