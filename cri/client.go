@@ -59,7 +59,7 @@ func (c client) getContainerEvents(ctx context.Context, req *runtimeapi.GetEvent
 // invoke makes a call with one answer.
 func invoke[R any](ctx context.Context, c client, method rpc, req any, opts ...grpc.CallOption) (*R, error) {
 	resp := new(R)
-	if err := c.conn.Invoke(ctx, method.path(), req, resp, append(opts, grpc.StaticMethod())...); err != nil {
+	if err := c.conn.Invoke(ctx, rpcs[method].method, req, resp, append(opts, grpc.StaticMethod())...); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -81,7 +81,7 @@ func (r receiver[R]) receive() (*R, error) {
 // openStream makes a call whose answers are a stream.
 func openStream[R any](ctx context.Context, c client, method rpc, req any,
 	opts ...grpc.CallOption) (receiver[R], error) {
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method.path(),
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[method].method,
 		append(opts, grpc.StaticMethod())...)
 	if err != nil {
 		return receiver[R]{}, err

@@ -108,7 +108,7 @@ func (r *Runtime) isOwnExit(event *taskEvent) bool {
 
 // subscribe opens the stream. An event passes if one of the filters matches.
 func (r *Runtime) subscribe(ctx context.Context, topics []string) (grpc.ClientStream, error) {
-	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcSubscribe.path(),
+	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[rpcSubscribe].method,
 		grpc.ForceCodecV2(taskExitCodec{}), grpc.MaxCallRecvMsgSize(maxTaskExitBytes))
 	if err != nil {
 		return nil, err
