@@ -157,7 +157,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 	var event taskEvent
 	var namespace, topic string
 	var value []byte
-	whole := wire.Each(message, func(number protowire.Number, field []byte, _ uint64) {
+	whole := wire.Each(message, func(number int, field []byte, _ uint64) {
 		switch number {
 		case 1:
 			event.at = decodeTime(field)
@@ -178,11 +178,11 @@ func decodeTask(message []byte) (taskEvent, error) {
 	var task []byte
 	var id, process []byte
 	var startPID, exitPID uint64
-	whole = wire.Each(value, func(number protowire.Number, field []byte, _ uint64) {
+	whole = wire.Each(value, func(number int, field []byte, _ uint64) {
 		if number == 2 {
 			task = field
 		}
-	}) && wire.Each(task, func(number protowire.Number, field []byte, n uint64) {
+	}) && wire.Each(task, func(number int, field []byte, n uint64) {
 		switch number {
 		case 1:
 			id = field
@@ -223,7 +223,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 // that CRI's nanoseconds cannot express; JSON cannot either.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
-	whole := wire.Each(message, func(number protowire.Number, _ []byte, n uint64) {
+	whole := wire.Each(message, func(number int, _ []byte, n uint64) {
 		switch number {
 		case 1:
 			seconds = int64(n) //nolint:gosec // as protobuf encodes it

@@ -108,11 +108,11 @@ func (c *statusCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if err := c.utf8Codec.Unmarshal(data, v); err != nil {
 		return err
 	}
-	wire.Each(data.Materialize(), func(number protowire.Number, status []byte, _ uint64) {
+	wire.Each(data.Materialize(), func(number int, status []byte, _ uint64) {
 		if number != statusNumber {
 			return
 		}
-		wire.Each(status, func(number protowire.Number, _ []byte, n uint64) {
+		wire.Each(status, func(number int, _ []byte, n uint64) {
 			if number == stopSignalNumber {
 				c.stopSignal = int32(n) //nolint:gosec // as protobuf encodes it
 			}

@@ -86,7 +86,8 @@ func TestHandleShortContainer(t *testing.T) {
 // Handle: a container ends once, with the reason that the runtime reports late.
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, want := followed(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4")))
+		n, want := followed(t,
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4")))
 		want("what exists", "initially started a1", "initially started a2", "initially started a3", "initially started a4")
 
 		n.ExitContainer("a", "a1", 137, "Error")

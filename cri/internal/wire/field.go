@@ -62,7 +62,7 @@ func ID(message []byte) []byte {
 
 // Each calls f with each field of a message: its number, and its value, which is bytes
 // or a varint; a field of another type has neither. It reports whether the message is one.
-func Each(message []byte, f func(number protowire.Number, value []byte, n uint64)) bool {
+func Each(message []byte, f func(number int, value []byte, n uint64)) bool {
 	for len(message) > 0 {
 		number, value, length := Next(message)
 		if length < 0 {
@@ -72,7 +72,7 @@ func Each(message []byte, f func(number protowire.Number, value []byte, n uint64
 		if _, typ, tag := protowire.ConsumeTag(message); typ == protowire.VarintType {
 			n, _ = protowire.ConsumeVarint(message[tag:])
 		}
-		f(number, value, n)
+		f(int(number), value, n)
 		message = message[length:]
 	}
 	return true
