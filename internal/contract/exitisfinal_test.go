@@ -33,7 +33,8 @@ func (n *node) wedged() (heal func()) {
 // Rule 20: a status tells an exit that no list has shown, and that no list can show.
 func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, events := watch(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n, reg := newNodeWithMetrics(t)
+		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		heal := n.wedged()
 		time.Sleep(1500 * time.Millisecond)
 		n.ExitContainer("a", "a1", 3, "Error")
@@ -46,6 +47,7 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 		n.RemoveContainer("a", "a1")
 		time.Sleep(2 * time.Second)
 		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
 	})
 }
 
@@ -165,7 +167,13 @@ func TestRule21ExitEvent(t *testing.T) {
 				if fresh(n.cache, "a", minTime) {
 					t.Error("the pod is fresher")
 				}
-				n.EmitExit(exitOf("a1", 137)) // again, as containerd may tell it
+				time.Sleep(time.Millisecond)
+				n.EmitExit(exitOf("a1", 255)) // again, by another witness: the first counts
+				time.Sleep(5 * time.Second)
+				want(t, "told again", readStatuses(events))
+				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code {
+					t.Errorf("after another event the cache has %+v", s)
+				}
 				n.ExitContainer("a", "a1", c.code, c.reason)
 				heal()
 				time.Sleep(10 * time.Second)

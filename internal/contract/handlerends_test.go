@@ -87,8 +87,10 @@ func TestHandleShortContainer(t *testing.T) {
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t,
-			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4")))
-		want("what exists", "initially started a1", "initially started a2", "initially started a3", "initially started a4")
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4"),
+				plegtest.Running("a5")))
+		want("what exists", "initially started a1", "initially started a2", "initially started a3", "initially started a4",
+			"initially started a5")
 
 		n.ExitContainer("a", "a1", 137, "Error")
 		time.Sleep(1500 * time.Millisecond)
@@ -103,6 +105,13 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 		n.ExitContainer("a", "a2", 137, "OOMKilled")
 		time.Sleep(10 * time.Second)
 		want("confirmed", "ended a2 137 OOMKilled")
+
+		n.EmitExit(exitOf("a5", 0))
+		time.Sleep(5 * time.Second)
+		want("Completed by an exit event", "died a5 0?")
+		n.ExitContainer("a", "a5", 0, "Completed")
+		time.Sleep(10 * time.Second)
+		want("Completed, confirmed", "ended a5 0 Completed")
 
 		n.EmitExit(exitOf("a3", 2))
 		time.Sleep(11 * time.Second)
