@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,19 +33,25 @@ const (
 	rpcCount
 )
 
-// rpcNames gives each call its name in the CRI or in containerd, and the kubelet's name for
-// it, or one like it, in the label operation_type. A streamed list has the name of the plain list that it
-// replaces, so that dashboards keep working.
-var rpcNames = [rpcCount]struct{ method, operation string }{
-	rpcVersion:            {"Version", "version"},
-	rpcListPodSandbox:     {"ListPodSandbox", "list_podsandbox"},
-	rpcListContainers:     {"ListContainers", "list_containers"},
-	rpcStreamPodSandboxes: {"StreamPodSandboxes", "list_podsandbox"},
-	rpcStreamContainers:   {"StreamContainers", "list_containers"},
-	rpcPodSandboxStatus:   {"PodSandboxStatus", "podsandbox_status"},
-	rpcContainerStatus:    {"ContainerStatus", "container_status"},
-	rpcGetContainerEvents: {"GetContainerEvents", "get_container_events"},
-	rpcSubscribe:          {"Events/Subscribe", "subscribe_events"},
+// rpcs gives each call its method and the kubelet's name for it, or one like it, in the label
+// operation_type. A streamed list has the name of the plain list that it replaces, so that
+// dashboards keep working.
+var rpcs = [rpcCount]struct{ method, operation string }{
+	rpcVersion:            {"/runtime.v1.RuntimeService/Version", "version"},
+	rpcListPodSandbox:     {"/runtime.v1.RuntimeService/ListPodSandbox", "list_podsandbox"},
+	rpcListContainers:     {"/runtime.v1.RuntimeService/ListContainers", "list_containers"},
+	rpcStreamPodSandboxes: {"/runtime.v1.RuntimeService/StreamPodSandboxes", "list_podsandbox"},
+	rpcStreamContainers:   {"/runtime.v1.RuntimeService/StreamContainers", "list_containers"},
+	rpcPodSandboxStatus:   {"/runtime.v1.RuntimeService/PodSandboxStatus", "podsandbox_status"},
+	rpcContainerStatus:    {"/runtime.v1.RuntimeService/ContainerStatus", "container_status"},
+	rpcGetContainerEvents: {"/runtime.v1.RuntimeService/GetContainerEvents", "get_container_events"},
+	rpcSubscribe:          {"/containerd.services.events.v1.Events/Subscribe", "subscribe_events"},
+}
+
+// String returns the name of a call for people: "ListContainers", "Events/Subscribe".
+func (r rpc) String() string {
+	method := rpcs[r].method
+	return strings.TrimPrefix(method[strings.LastIndexByte(method, '.')+1:], "RuntimeService/")
 }
 
 // target is what a call is made for.
@@ -113,11 +120,10 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 	list := make([]pleg.RuntimeCall, len(c.pending))
 	for i, p := range c.pending {
 		list[i] = pleg.RuntimeCall{
-			Method:   rpcNames[p.rpc].method,
-			PodUID:   p.target.podUID,
-			Object:   p.target.String(),
-			ObjectID: p.target.id,
-			Since:    p.since,
+			Method: p.rpc.String(),
+			PodUID: p.target.podUID,
+			Object: p.target.String(),
+			Since:  p.since,
 		}
 	}
 	return list
@@ -158,7 +164,7 @@ func (r *Runtime) wrap(c *call, err error) error {
 	if err == nil {
 		return nil
 	}
-	what := rpcNames[c.rpc].method
+	what := c.rpc.String()
 	if c.target.id != "" {
 		what += " of " + c.target.String()
 	}

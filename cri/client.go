@@ -7,18 +7,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The methods that are called. None of them changes anything.
-const (
-	methodVersion            = "/runtime.v1.RuntimeService/Version"
-	methodListPodSandbox     = "/runtime.v1.RuntimeService/ListPodSandbox"
-	methodListContainers     = "/runtime.v1.RuntimeService/ListContainers"
-	methodStreamPodSandboxes = "/runtime.v1.RuntimeService/StreamPodSandboxes"
-	methodStreamContainers   = "/runtime.v1.RuntimeService/StreamContainers"
-	methodPodSandboxStatus   = "/runtime.v1.RuntimeService/PodSandboxStatus"
-	methodContainerStatus    = "/runtime.v1.RuntimeService/ContainerStatus"
-	methodGetContainerEvents = "/runtime.v1.RuntimeService/GetContainerEvents"
-)
-
 // client makes the calls over a connection. It takes the place of cri-api's own client,
 // which is another interface in every release, and without streaming lists before 0.36.
 type client struct {
@@ -27,51 +15,51 @@ type client struct {
 
 func (c client) version(ctx context.Context, req *runtimeapi.VersionRequest,
 	opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
-	return invoke[runtimeapi.VersionResponse](ctx, c, methodVersion, req, opts...)
+	return invoke[runtimeapi.VersionResponse](ctx, c, rpcVersion, req, opts...)
 }
 
 func (c client) listPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
 	opts ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
-	return invoke[runtimeapi.ListPodSandboxResponse](ctx, c, methodListPodSandbox, req, opts...)
+	return invoke[runtimeapi.ListPodSandboxResponse](ctx, c, rpcListPodSandbox, req, opts...)
 }
 
 func (c client) listContainers(ctx context.Context, req *runtimeapi.ListContainersRequest,
 	opts ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
-	return invoke[runtimeapi.ListContainersResponse](ctx, c, methodListContainers, req, opts...)
+	return invoke[runtimeapi.ListContainersResponse](ctx, c, rpcListContainers, req, opts...)
 }
 
 // streamPodSandboxes streams a list. StreamPodSandboxesRequest and -Response, which cri-api
 // has since 0.36, are encoded as those of the plain list are.
 func (c client) streamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListPodSandboxResponse], error) {
-	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, methodStreamPodSandboxes, req, opts...)
+	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, rpcStreamPodSandboxes, req, opts...)
 }
 
 // streamContainers is streamPodSandboxes for containers.
 func (c client) streamContainers(ctx context.Context, req *runtimeapi.ListContainersRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListContainersResponse], error) {
-	return openStream[runtimeapi.ListContainersResponse](ctx, c, methodStreamContainers, req, opts...)
+	return openStream[runtimeapi.ListContainersResponse](ctx, c, rpcStreamContainers, req, opts...)
 }
 
 func (c client) podSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest,
 	opts ...grpc.CallOption) (*runtimeapi.PodSandboxStatusResponse, error) {
-	return invoke[runtimeapi.PodSandboxStatusResponse](ctx, c, methodPodSandboxStatus, req, opts...)
+	return invoke[runtimeapi.PodSandboxStatusResponse](ctx, c, rpcPodSandboxStatus, req, opts...)
 }
 
 func (c client) containerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest,
 	opts ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error) {
-	return invoke[runtimeapi.ContainerStatusResponse](ctx, c, methodContainerStatus, req, opts...)
+	return invoke[runtimeapi.ContainerStatusResponse](ctx, c, rpcContainerStatus, req, opts...)
 }
 
 func (c client) getContainerEvents(ctx context.Context, req *runtimeapi.GetEventsRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ContainerEventResponse], error) {
-	return openStream[runtimeapi.ContainerEventResponse](ctx, c, methodGetContainerEvents, req, opts...)
+	return openStream[runtimeapi.ContainerEventResponse](ctx, c, rpcGetContainerEvents, req, opts...)
 }
 
 // invoke makes a call with one answer.
-func invoke[R any](ctx context.Context, c client, method string, req any, opts ...grpc.CallOption) (*R, error) {
+func invoke[R any](ctx context.Context, c client, method rpc, req any, opts ...grpc.CallOption) (*R, error) {
 	resp := new(R)
-	if err := c.conn.Invoke(ctx, method, req, resp, append(opts, grpc.StaticMethod())...); err != nil {
+	if err := c.conn.Invoke(ctx, rpcs[method].method, req, resp, append(opts, grpc.StaticMethod())...); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -91,9 +79,9 @@ func (r receiver[R]) receive() (*R, error) {
 }
 
 // openStream makes a call whose answers are a stream.
-func openStream[R any](ctx context.Context, c client, method string, req any,
+func openStream[R any](ctx context.Context, c client, method rpc, req any,
 	opts ...grpc.CallOption) (receiver[R], error) {
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method,
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[method].method,
 		append(opts, grpc.StaticMethod())...)
 	if err != nil {
 		return receiver[R]{}, err

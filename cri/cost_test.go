@@ -60,7 +60,7 @@ func TestRPCs(t *testing.T) {
 				if got := s.Calls(""); got != total {
 					t.Errorf("%s: %d calls in all, want %d", what, got, total)
 				}
-				s.ResetCalls()
+				serverconfig.Of(s).ResetCalls()
 			}
 
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
@@ -319,7 +319,10 @@ func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
 				_, err := r.GetPodStatus(ctx, pod)
 				done <- err
 			}()
-			waitFor(t, func() bool { return s.InFlight("ContainerStatus") == 1 && s.InFlight("PodSandboxStatus") == 0 })
+			server := serverconfig.Of(s)
+			waitFor(t, func() bool {
+				return server.InFlight("ContainerStatus") == 1 && server.InFlight("PodSandboxStatus") == 0
+			})
 			cancel(c.cause)
 			if err := <-done; status.Code(err) != codes.Canceled {
 				t.Error(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -51,7 +52,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	defer g.Stop()
 	must(t, g.WaitForSync(t.Context())) // the list of the period is made
 	<-runtime.connected
-	waitFor(t, func() bool { return s.EventStats().Readers == 2 })
+	waitFor(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 2 })
 	_ = g.Relist(t.Context()) // answers what the connection asked for
 	events := g.Subscribe(t.Context(), pleg.WithCapacity(10))
 	for range 3 {
@@ -68,7 +69,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 			}
 		}
 	}
-	s.ResetCalls()
+	serverconfig.Of(s).ResetCalls()
 	must(t, s.ExitContainer(dying, 137, "Error"))
 	select {
 	case e := <-events:

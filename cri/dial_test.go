@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -393,7 +394,8 @@ func TestWithHostRoot(t *testing.T) {
 		exits := filepath.Join(root, "run/crio/exits")
 		must(t, os.MkdirAll(exits, 0o700))
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, socket)), 0o700))
-		s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(exits))
+		s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
+			criserver.WithConfig(serverconfig.Config{ExitFiles: exits}))
 		must(t, err)
 		t.Cleanup(s.Stop)
 		pointTo(t, filepath.Join(root, socket), s)

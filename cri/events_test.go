@@ -69,7 +69,7 @@ func TestWatchContainerEvents(t *testing.T) {
 	sandbox := s.RunPod(criserver.PodConfig{UID: "early"})
 	w := watch(t, r)
 	<-w.connected
-	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
+	waitFor(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 1 })
 	app := runContainer(t, s, sandbox, "app")
 	seen := map[string]bool{}
 	for !seen[app] {
@@ -224,7 +224,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	heal := s.Inject(criserver.Fault{Method: "Version", Hang: true})
 	w := watch(t, r)
-	waitFor(t, func() bool { return s.InFlight("Version") == 1 })
+	waitFor(t, func() bool { return serverconfig.Of(s).InFlight("Version") == 1 })
 	heal()
 	<-w.connected
 	w.cancel()
@@ -417,7 +417,7 @@ func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	w := watch(t, r)
 	<-w.connected
-	waitFor(t, func() bool { return s.EventStats().Readers == 1 })
+	waitFor(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 1 })
 	const pods = 500
 	for i := range pods {
 		s.RunPod(criserver.PodConfig{Name: fmt.Sprint(i)})
@@ -426,7 +426,7 @@ func TestEventStormIsReadAtOnce(t *testing.T) {
 	for len(seen) < pods {
 		seen[(<-w.events).ContainerID] = true
 	}
-	if got := s.EventStats(); got.Dropped != 0 {
+	if got := serverconfig.Of(s).EventStats(); got.Dropped != 0 {
 		t.Errorf("%+v", got)
 	}
 }

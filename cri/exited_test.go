@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -301,17 +302,17 @@ func TestUnknownIsNoAnswer(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		// event is the exit that is reported; nil for none.
-		event *criserver.TaskExit
+		event *serverconfig.TaskExit
 		// beforeList is true if it is reported before a list shows the container.
 		beforeList bool
 		code       int
 		reason     string
 	}{
 		{"nobody saw it", nil, false, 255, "Unknown"},
-		{"an exit event", &criserver.TaskExit{}, false, 0, "Completed"},
-		{"of an error", &criserver.TaskExit{ExitCode: 3}, false, 3, "Error"},
-		{"with the same code", &criserver.TaskExit{ExitCode: 255}, false, 255, "Error"},
-		{"before a list", &criserver.TaskExit{ExitCode: 3}, true, 3, "Error"},
+		{"an exit event", &serverconfig.TaskExit{}, false, 0, "Completed"},
+		{"of an error", &serverconfig.TaskExit{ExitCode: 3}, false, 3, "Error"},
+		{"with the same code", &serverconfig.TaskExit{ExitCode: 255}, false, 255, "Error"},
+		{"before a list", &serverconfig.TaskExit{ExitCode: 3}, true, 3, "Error"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, err := criserver.Start()
@@ -326,7 +327,7 @@ func TestUnknownIsNoAnswer(t *testing.T) {
 			}
 			if test.event != nil {
 				test.event.ContainerID, test.event.ExitedAt = app, seen
-				s.SendTaskExit(*test.event)
+				serverconfig.Of(s).SendTaskExit(*test.event)
 				w.next(t)
 			}
 			s.Down()

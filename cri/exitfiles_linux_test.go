@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -24,7 +25,8 @@ func crioWithExits(t *testing.T) (dir string, s *criserver.Server, r *cri.Runtim
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "exits")
 	must(t, os.Mkdir(dir, 0o700))
-	s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(dir))
+	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
+		criserver.WithConfig(serverconfig.Config{ExitFiles: dir}))
 	must(t, err)
 	t.Cleanup(s.Stop)
 	return dir, s, connect(t, s, cri.WithExitsDir(dir), quiet)
@@ -40,7 +42,7 @@ func TestExitFiles(t *testing.T) {
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	app, other := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "other")
 	writeExit(t, filepath.Join(dir, "before"), "1")
-	s.ResetCalls()
+	serverconfig.Of(s).ResetCalls()
 	w := watchExits(t, r)
 	<-w.connected
 	if got := s.Calls(""); got != 1 || s.Calls("Version") != 1 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -72,7 +73,7 @@ func (w *exitWatcher) next(t *testing.T) pleg.ContainerExit {
 func subscribed(t *testing.T, s *criserver.Server, w *exitWatcher) {
 	t.Helper()
 	<-w.connected
-	waitFor(t, func() bool { return s.TaskExitReaders() == 1 })
+	waitFor(t, func() bool { return serverconfig.Of(s).TaskExitReaders() == 1 })
 }
 
 func TestWatchContainerExits(t *testing.T) {
@@ -95,8 +96,8 @@ func TestWatchContainerExits(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	// A command has ended in the container, and the container runs on.
-	s.SendTaskExit(criserver.TaskExit{ContainerID: proxy, ID: "probe", ExitCode: 1})
-	s.SendTaskExit(criserver.TaskExit{ContainerID: "not a pod's", ExitCode: 9})
+	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: proxy, ID: "probe", ExitCode: 1})
+	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "not a pod's", ExitCode: 9})
 	if got := w.next(t); got.ContainerID != "not a pod's" || got.ExitCode != 9 {
 		t.Errorf("%+v", got)
 	}
@@ -130,8 +131,9 @@ func TestExitEventsUnsupported(t *testing.T) {
 		versions, streams int
 	}{
 		{"with the option", nil, []cri.Option{cri.WithoutExitEvents()}, 0, 0},
-		{"a runtime without", []criserver.Option{criserver.WithoutExitEvents(), criserver.WithVersion("docker", "29")},
-			[]cri.Option{cri.WithExitsDir("/nowhere")}, 2, 1},
+		{"a runtime without", []criserver.Option{
+			criserver.WithConfig(serverconfig.Config{NoTaskExits: true}), criserver.WithVersion("docker", "29"),
+		}, []cri.Option{cri.WithExitsDir("/nowhere")}, 2, 1},
 		{"CRI-O without a folder", []criserver.Option{criserver.WithModel(criserver.CRIO)},
 			[]cri.Option{cri.WithExitsDir("")}, 1, 0},
 	} {
@@ -140,7 +142,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			must(t, err)
 			t.Cleanup(s.Stop)
 			r := connect(t, s, test.opts...)
-			s.ResetCalls()
+			serverconfig.Of(s).ResetCalls()
 			err = watchExits(t, r).ended(t)
 			if !errors.Is(err, pleg.ErrEventsUnsupported) || !strings.HasPrefix(err.Error(), "cri: ") {
 				t.Error(err)
@@ -196,8 +198,8 @@ func TestExitStreamBreaks(t *testing.T) {
 			if test.sever != nil {
 				test.sever(s)
 			} else {
-				s.SendTaskExit(criserver.TaskExit{ContainerID: "a"})
-				s.SendTaskExit(criserver.TaskExit{ContainerID: "b"})
+				serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "a"})
+				serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "b"})
 			}
 			err = w.ended(t)
 			if err == nil || errors.Is(err, pleg.ErrEventsUnsupported) || status.Code(err) != test.code {
@@ -376,7 +378,7 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	getPodStatus(t, r, getPods(t, r)[0])
 	late := runContainer(t, s, sandbox, "late")
 	for i, id := range []string{early, late} {
-		s.SendTaskExit(criserver.TaskExit{ContainerID: id, PID: 4711, ExitCode: 1})
+		serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: id, PID: 4711, ExitCode: 1})
 		must(t, s.ExitContainer(id, int32(i+2), ""))
 		if got := w.next(t); got.ContainerID != id || got.ExitCode != i+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)

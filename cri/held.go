@@ -9,12 +9,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
 // This file holds the last complete list; pass.go compares the next list with it.
 //
 // An item of an answer is skipped, that is, not decoded, if an item with the same ID is
-// held and all its fields are the same (see walk.go). The held item
+// held and all its fields are the same (see wire.Trace). The held item
 // is then what decoding would give. Every other item is decoded as a whole. If nothing
 // changed and nothing is missing, the listing is the one before: the same slice of the
 // same pods. Otherwise the pods of the changed items are rebuilt, and the others are
@@ -31,6 +32,9 @@ const (
 	containers
 	kinds
 )
+
+// mapFields are the fields of a PodSandbox and of a Container that are maps: labels and annotations.
+var mapFields = [kinds]wire.Maps{sandboxes: {5, 6}, containers: {8, 9}}
 
 // decode decodes a whole item, and returns how many labels and annotations it has.
 func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error) {
@@ -51,7 +55,7 @@ type item struct {
 	// these fields come first and together: fetching them is most of its cost.
 	seen  uint64 // the pass that listed the item last
 	kind  kind
-	trace trace
+	trace wire.Trace
 
 	shown
 	pod *heldPod // nil if the item belongs to no pod
@@ -104,7 +108,7 @@ type held struct {
 
 	tally   badTally          // of the held items
 	podless [kinds]int        // of the held items, those of no pod
-	readers [kinds]itemReader // kept for their scratch space
+	readers [kinds]wire.Items // kept for their scratch space
 }
 
 func newHeld() *held {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -25,7 +26,7 @@ func TestHintsOfContainerd1(t *testing.T) {
 			s, r := serverAndRuntime(t, criserver.WithVersion("containerd", version))
 			w := watch(t, r)
 			<-w.connected
-			waitFor(t, func() bool { return s.TaskExitReaders() == 1 })
+			waitFor(t, func() bool { return serverconfig.Of(s).TaskExitReaders() == 1 })
 			if got := s.Calls("GetContainerEvents"); got != 0 {
 				t.Errorf("%d streams of CRI's were opened", got)
 			}
@@ -78,7 +79,7 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 				synctest.Wait()
 				events := g.Subscribe(t.Context(), pleg.WithCapacity(10*lives))
 				sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-				s.ResetCalls()
+				serverconfig.Of(s).ResetCalls()
 				for range lives {
 					id := runContainer(t, s, sandbox, "app")
 					time.Sleep(20 * time.Millisecond)

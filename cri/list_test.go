@@ -400,7 +400,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	if _, err := r.GetPods(ctx, true); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the second list: %v", err)
 	}
-	if got := s.InFlight("ListPodSandbox"); got > 1 {
+	if got := serverconfig.Of(s).InFlight("ListPodSandbox"); got > 1 {
 		t.Errorf("%d lists in flight", got)
 	}
 	heal()

@@ -87,7 +87,7 @@ func newMetrics(o *options) *metrics {
 			}
 		}
 	}
-	for i, name := range rpcNames {
+	for i, name := range rpcs {
 		if rpc(i) == rpcSubscribe && o.noExitEvents {
 			continue // it is never made
 		}

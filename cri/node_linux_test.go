@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -25,7 +26,7 @@ type bundles struct{ dir string }
 // model sends no exits.
 func containerdWithBundles(t *testing.T, opts ...criserver.Option) (bundles, *criserver.Server, *cri.Runtime) {
 	t.Helper()
-	s, err := criserver.Start(append(opts, criserver.WithoutExitEvents())...)
+	s, err := criserver.Start(append(opts, criserver.WithConfig(serverconfig.Config{NoTaskExits: true}))...)
 	must(t, err)
 	t.Cleanup(s.Stop)
 	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
@@ -124,8 +125,8 @@ func TestEachExitOnce(t *testing.T) {
 	subscribed(t, s, w)
 	b.write(t, first, exitJSON(3))
 	wantExit(t, w, first, 3)
-	s.SendTaskExit(criserver.TaskExit{ContainerID: first, ExitCode: 3})
-	s.SendTaskExit(criserver.TaskExit{ContainerID: last, ExitCode: 4})
+	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: first, ExitCode: 3})
+	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: last, ExitCode: 4})
 	if got := w.next(t); got.ContainerID != last || got.ExitCode != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -271,7 +272,7 @@ type processNode struct {
 
 func newProcessNode(t *testing.T) *processNode {
 	t.Helper()
-	s, err := criserver.Start(criserver.WithoutExitEvents())
+	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{NoTaskExits: true}))
 	must(t, err)
 	t.Cleanup(s.Stop)
 	n := &processNode{Server: s, t: t, r: connect(t, s, quiet), proc: t.TempDir()}

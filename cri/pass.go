@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
 // The bounds of a list, of sandboxes or of containers, over all messages of a stream. No
@@ -69,17 +70,11 @@ func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 	if err := p.sides[k].countBytes(data.Len()); err != nil {
 		return err
 	}
-	const scratchKept = 64 << 10
 	r := &p.held.readers[k]
-	r.reset(data)
-	defer func() {
-		r.reset(nil)
-		if cap(r.scratch) > scratchKept {
-			r.scratch = nil
-		}
-	}()
+	r.Reset(data)
+	defer r.Release()
 	for {
-		message, ok, err := r.next()
+		message, ok, err := r.Next()
 		if err != nil {
 			return malformed(err)
 		}
@@ -127,8 +122,8 @@ func (s *side) countBytes(n int) error {
 // read reads one encoded item.
 func (p *pass) read(k kind, message []byte) error {
 	if !p.renamed {
-		known := p.held.items[k][string(wireID(message))]
-		if known != nil && known.seen != p.number && !p.orphan(known) && known.trace.matches(k, message) {
+		known := p.held.items[k][string(wire.ID(message))]
+		if known != nil && known.seen != p.number && !p.orphan(known) && known.trace.Matches(message, mapFields[k]) {
 			p.see(known)
 			p.sides[k].skipped++
 			return nil
@@ -139,7 +134,7 @@ func (p *pass) read(k kind, message []byte) error {
 		return err
 	}
 	if it := p.add(k, s); it != nil {
-		it.trace = traceOf(k, message, entries)
+		it.trace = wire.TraceOf(message, mapFields[k], entries)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
 	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -99,7 +100,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	settle := func() { clock.SetTime(clock.Now().Add(10 * time.Second)) }
 	expect := func(pod *pleg.Pod, want int) {
 		t.Helper()
-		s.ResetCalls()
+		serverconfig.Of(s).ResetCalls()
 		getPodStatus(t, r, pod)
 		if sandboxes, containers := s.Calls("PodSandboxStatus"), s.Calls("ContainerStatus"); sandboxes != 1 ||
 			containers != want {

@@ -194,7 +194,7 @@ func TestRule16Storm(t *testing.T) {
 			// An operation waits while its event is put into a buffer that has room, which
 			// takes microseconds, or more on a busy machine. If the reader stalled while
 			// its lists hang, the operation would wait until the end of the storm.
-			if got := w.server.EventStats().LongestEnqueue; got > 10*time.Second {
+			if got := serverconfig.Of(w.server).EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
 			} else {
 				t.Logf("the runtime waited %v at the longest", got)
@@ -267,8 +267,8 @@ func TestRule17BrokenUnderChurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := watchServer(t, opts...)
-			w.server.RepeatEvents(2)
-			w.server.ShuffleEvents(3)
+			serverconfig.Of(w.server).RepeatEvents(2)
+			serverconfig.Of(w.server).ShuffleEvents(3)
 			for round := range 20 {
 				w.storm(3, 4)
 				switch round % 4 {

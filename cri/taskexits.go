@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
 // This file reads containerd's own events. Its messages are decoded by hand: they are
@@ -27,9 +28,6 @@ import (
 //	ContainerCreate  { string id = 1; … }
 //	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
-
-// subscribeMethod is the one method that is not CRI's. It changes nothing.
-const subscribeMethod = "/containerd.services.events.v1.Events/Subscribe"
 
 // The topics. exitNamespace is the one that containerd's CRI keeps its containers in.
 const (
@@ -110,7 +108,7 @@ func (r *Runtime) isOwnExit(event *taskEvent) bool {
 
 // subscribe opens the stream. An event passes if one of the filters matches.
 func (r *Runtime) subscribe(ctx context.Context, topics []string) (grpc.ClientStream, error) {
-	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, subscribeMethod,
+	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[rpcSubscribe].method,
 		grpc.ForceCodecV2(taskExitCodec{}), grpc.MaxCallRecvMsgSize(maxTaskExitBytes))
 	if err != nil {
 		return nil, err
@@ -159,7 +157,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 	var event taskEvent
 	var namespace, topic string
 	var value []byte
-	whole := eachField(message, func(number int, field []byte, _ uint64) {
+	whole := wire.Each(message, func(number int, field []byte, _ uint64) {
 		switch number {
 		case 1:
 			event.at = decodeTime(field)
@@ -172,7 +170,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		}
 	})
 	if !whole {
-		return taskEvent{}, malformed(errTruncated)
+		return taskEvent{}, malformed(wire.ErrTruncated)
 	}
 	if namespace != exitNamespace || !slices.Contains(exitTopics, topic) && !slices.Contains(hintTopics, topic) {
 		return taskEvent{}, nil // a containerd that has another idea of filters
@@ -180,11 +178,11 @@ func decodeTask(message []byte) (taskEvent, error) {
 	var task []byte
 	var id, process []byte
 	var startPID, exitPID uint64
-	whole = eachField(value, func(number int, field []byte, _ uint64) {
+	whole = wire.Each(value, func(number int, field []byte, _ uint64) {
 		if number == 2 {
 			task = field
 		}
-	}) && eachField(task, func(number int, field []byte, n uint64) {
+	}) && wire.Each(task, func(number int, field []byte, n uint64) {
 		switch number {
 		case 1:
 			id = field
@@ -225,7 +223,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 // that CRI's nanoseconds cannot express; JSON cannot either.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
-	whole := eachField(message, func(number int, _ []byte, n uint64) {
+	whole := wire.Each(message, func(number int, _ []byte, n uint64) {
 		switch number {
 		case 1:
 			seconds = int64(n) //nolint:gosec // as protobuf encodes it
@@ -237,32 +235,4 @@ func decodeTime(message []byte) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(seconds, nanos)
-}
-
-// eachField calls f with each field of a message: its number, and its value, which is bytes
-// or a varint; a field of another type has neither. It reports whether the message is one.
-func eachField(message []byte, f func(number int, value []byte, n uint64)) bool {
-	for len(message) > 0 {
-		number, typ, length := protowire.ConsumeTag(message)
-		if length < 0 {
-			return false
-		}
-		message = message[length:]
-		var value []byte
-		var n uint64
-		switch typ {
-		case protowire.BytesType:
-			value, length = protowire.ConsumeBytes(message)
-		case protowire.VarintType:
-			n, length = protowire.ConsumeVarint(message)
-		default:
-			length = protowire.ConsumeFieldValue(number, typ, message)
-		}
-		if length < 0 {
-			return false
-		}
-		f(int(number), value, n)
-		message = message[length:]
-	}
-	return true
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/kubepleg/pleg/cri/internal/wire"
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
@@ -35,7 +36,7 @@ func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
 // strings. replaced is in how many; -1 if the message is malformed.
 func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, replaced int) {
 	for len(data) > 0 {
-		number, value, length := nextField(data)
+		number, value, length := wire.Next(data)
 		if length < 0 {
 			return nil, -1
 		}
@@ -107,11 +108,11 @@ func (c *statusCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if err := c.utf8Codec.Unmarshal(data, v); err != nil {
 		return err
 	}
-	eachField(data.Materialize(), func(number int, status []byte, _ uint64) {
+	wire.Each(data.Materialize(), func(number int, status []byte, _ uint64) {
 		if number != statusNumber {
 			return
 		}
-		eachField(status, func(number int, _ []byte, n uint64) {
+		wire.Each(status, func(number int, _ []byte, n uint64) {
 			if number == stopSignalNumber {
 				c.stopSignal = int32(n) //nolint:gosec // as protobuf encodes it
 			}

@@ -31,7 +31,7 @@ func checked(t *testing.T, code int, says string, args ...string) {
 
 func TestCheckRuntime(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	s.RunPod(criserver.PodConfig{Name: "web"})
 	s.RunPod(criserver.PodConfig{Name: "db"})
 	checked(t, 0, "the runtime is healthy: 2 pods", "--runtime-endpoint", s.Endpoint())

@@ -237,11 +237,7 @@ func (f *flags) validate(rest []string) error {
 func (f *flags) node() (endpoint string, stop func(), err error) {
 	switch f.endpoint {
 	case demoEndpoint:
-		s, err := startNode()
-		if err != nil {
-			return "", nil, err
-		}
-		return s.Endpoint(), s.Stop, nil
+		return startNode()
 	case autoEndpoint:
 		return "", func() {}, nil
 	default:

@@ -118,7 +118,7 @@ func TestJSON(t *testing.T) {
 // signal does is to end the context.
 func TestEndpointUntilSignal(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
 	if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "nginx"}); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestMissingSocket(t *testing.T) {
 
 func TestSilentSocket(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	s.Freeze()
 	var stdout, stderr console
 	w := startWatch(t.Context(), []string{"--runtime-endpoint", s.Endpoint()}, &stdout, &stderr)
@@ -188,7 +188,7 @@ func TestSilentSocket(t *testing.T) {
 // Told to end while the runtime keeps silent is no failure.
 func TestSignalWhileConnecting(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	s.Freeze()
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
@@ -213,7 +213,7 @@ func TestWait(t *testing.T) {
 	if stdout.String() != "" {
 		t.Errorf("events of no runtime:\n%s", &stdout)
 	}
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	s.RunPod(criserver.PodConfig{Name: "web"})
 	if err := os.Symlink(strings.TrimPrefix(s.Endpoint(), "unix://"), path); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestWaitInVain(t *testing.T) {
 // What the filter does not want is counted and not printed.
 func TestFiltered(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	runPod := func(name string) {
 		sandbox := s.RunPod(criserver.PodConfig{Namespace: "shop", Name: name, UID: types.UID(name)})
 		if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"}); err != nil {
@@ -275,11 +275,7 @@ func TestFiltered(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[2J\r\n\u009b31m\u202e"
-	s, err := criserver.Start(criserver.WithVersion("run"+hostile, "1"+hostile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
+	s := proctest.CRIServer(t, criserver.WithVersion("run"+hostile, "1"+hostile))
 	sandbox := s.RunPod(criserver.PodConfig{Namespace: "ns" + hostile, Name: "pod" + hostile, UID: "uid" + hostile})
 	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "container" + hostile})
 	if err != nil {
@@ -414,16 +410,6 @@ func (w watching) await(t *testing.T) int {
 	}
 }
 
-func startServer(t *testing.T) *criserver.Server {
-	t.Helper()
-	s, err := criserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	return s
-}
-
 func get(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -461,7 +447,7 @@ func (w brokenWriter) Write([]byte) (int, error) { return 0, fmt.Errorf("write: 
 // What existed when the watch began is not printed as if it happened now.
 func TestInitial(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
 	old, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "old"})
 	if err != nil {
@@ -586,7 +572,7 @@ func TestSignalWithBlockedStdout(t *testing.T) {
 	for err == nil { // until the pipe is full
 		_, err = writes.Write(make([]byte, 4096))
 	}
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	s.RunPod(criserver.PodConfig{Name: "web"})
 	p := startProcess(t, writes, "-r", s.Endpoint(), "--initial", "--listen", "0")
 	address := served(t, p.Log)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -15,11 +17,12 @@ import (
 // for all that the example promises to show.
 func TestNodeShowsEverything(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	s, err := criserver.Start(criserver.WithClock(clock))
+	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{Clock: clock}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Stop()
+	plans := timetable.New(s, clock)
+	defer plans.Stop()
 	runtime, err := cri.Connect(t.Context(), s.Endpoint())
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +35,9 @@ func TestNodeShowsEverything(t *testing.T) {
 
 	began := clock.Now()
 	var lines []line
-	s.Play(nodePlans()...)
+	plans.Play(nodePlans()...)
 	for clock.Since(began) <= 10*time.Second {
-		s.Settle()
+		plans.Settle()
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
 			lines = append(lines, describe(<-events, cache, clock.Now(), began))

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -121,7 +122,7 @@ func TestPortIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	ctx, signal := context.WithCancel(t.Context())
 	defer signal()
 	var stdout, stderr console
@@ -152,7 +153,7 @@ var (
 // and keep nobody else out.
 func TestHostileClients(t *testing.T) {
 	const pipelining = 350
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	for i := range 110 {
 		sandbox := s.RunPod(criserver.PodConfig{Namespace: "production", Name: fmt.Sprint("pod-", i)})
 		if _, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"}); err != nil {

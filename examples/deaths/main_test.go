@@ -19,14 +19,11 @@ func TestDeaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Stop()
-	server.Play(criserver.PodPlan{
-		PodConfig: criserver.PodConfig{Namespace: "shop", Name: "cart-0"},
-		Containers: []criserver.ContainerPlan{{
-			ContainerConfig: criserver.ContainerConfig{Name: "cart"},
-			RunFor:          50 * time.Millisecond, ExitCode: 137, Reason: "OOMKilled",
-			Restart: criserver.RestartAlways, BackOff: 5 * time.Second,
-		}},
-	})
+	sandbox := server.RunPod(criserver.PodConfig{Namespace: "shop", Name: "cart-0"})
+	cart, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "cart"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out, in := io.Pipe()
@@ -35,6 +32,12 @@ func TestDeaths(t *testing.T) {
 		ended <- deaths(ctx, server.Endpoint(), in)
 		_ = in.Close()
 	}()
+	for server.Calls("ContainerStatus") == 0 { // the program has seen that it runs
+		time.Sleep(time.Millisecond)
+	}
+	if err := server.ExitContainer(cart, 137, "OOMKilled"); err != nil {
+		t.Fatal(err)
+	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "shop/cart-0 cart (") ||
 		!strings.HasSuffix(line, "…) ContainerEnded exit 137 OOMKilled\n") {

@@ -15,18 +15,13 @@ import (
 // has its code, and the cache never shows the container running.
 func TestRule21EarlyExitBesideOverlappingLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(900 * time.Millisecond)
 		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 200 * time.Millisecond, Stale: true, Times: 1})
 		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Times: 2})
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Stale: true, Times: 1})
 		time.Sleep(150 * time.Millisecond) // the full list is in flight
-		exits <- exitOf("a2", 3)
+		n.EmitExit(exitOf("a2", 3))
 		time.Sleep(50 * time.Millisecond)
 		n.g.RequestRelist("a")
 		n.g.RequestReinspect("a")
@@ -51,18 +46,13 @@ func TestRule21EarlyExitBesideOverlappingLists(t *testing.T) {
 // death and the removal have the exit, and it is counted by its reason.
 func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n, reg := newNodeWithMetricsOf(t, listing(exits))
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		time.Sleep(300 * time.Millisecond)
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
 		n.RemoveContainer("a", "a1")
 		n.g.RequestRelist("a")
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a1", 3)
+		n.EmitExit(exitOf("a1", 3))
 		time.Sleep(time.Minute)
 		want(t, "events", readStatuses(events), "a Died a1 exited 3 Error", "a Removed a1 exited 3 Error")
 		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
@@ -77,13 +67,13 @@ func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
+				n, events := watch(t, bare("a", plegtest.Running("a1")))
 				time.Sleep(300 * time.Millisecond)
 				defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 				n.g.RequestRelist("a")
 				time.Sleep(after)
-				exits <- exitOf("a2", 3)
+				n.EmitExit(exitOf("a2", 3))
 				time.Sleep(max(0, pleg.DefaultRelistPeriod-after))
 				synctest.Wait()
 				want(t, "events", readStatuses(events), "a Died a2 exited 3 Error")

@@ -2,10 +2,8 @@ package contract_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,43 +14,30 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-func exitsOnly(exits chan pleg.ContainerExit) func(*plegtest.Runtime) pleg.Runtime {
-	return func(rt *plegtest.Runtime) pleg.Runtime {
-		return struct {
-			pleg.Runtime
-			pleg.ExitSource
-		}{rt.Plain(), exiting{rt, exits}}
-	}
+func exitsOnly(rt *plegtest.Runtime) pleg.Runtime {
+	return struct {
+		pleg.Runtime
+		pleg.ExitSource
+	}{rt.Plain(), rt}
 }
-
-// exitHistories is how many random histories TestExitHistories plays, from firstExitHistory on.
-var (
-	exitHistories    = flag.Int("exit.histories", 100, "how many histories TestExitHistories plays")
-	firstExitHistory = flag.Int("exit.first", 0, "the seed of the first of them")
-)
 
 // Random histories with true exit events, early, late, doubled, and of containers that are gone: each
 // death is told once and in order, none is Initial that is news, the counter is right, and what the
 // cache showed exited it never shows running again.
 func TestExitHistories(t *testing.T) {
-	for seed := *firstExitHistory; seed < *firstExitHistory+*exitHistories; seed++ {
-		if !t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { fuzzExits(t, uint64(seed)) })
-		}) {
-			return
-		}
-	}
+	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { fuzzExits(t, r) })
+	})
 }
 
-func fuzzExits(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	exits := make(chan pleg.ContainerExit, 1000)
+func fuzzExits(t *testing.T, r *rand.Rand) {
 	wraps := []func(*plegtest.Runtime) pleg.Runtime{
-		listing(exits), exitsOnly(exits),
-		func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} },
+		listing, exitsOnly,
+		func(rt *plegtest.Runtime) pleg.Runtime { return rt },
 	}
 	which := r.IntN(len(wraps))
 	pod := plegtest.NewRuntime()
@@ -88,7 +73,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 		id := fmt.Sprintf("c%d", next)
 		next++
 		if r.IntN(4) == 0 { // told before any list
-			exits <- pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now().Add(time.Hour)}
+			rt.EmitExit(pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now().Add(time.Hour)})
 			dying[id] = uid
 			say("exit event of %s, yet to come", id)
 			if r.IntN(2) == 0 {
@@ -116,13 +101,10 @@ func fuzzExits(t *testing.T, seed uint64) {
 		add(uid)
 		add(uid)
 	}
-	for id := range dying { // none before the first list
+	for id := range dying { // no exit event has reached anybody
 		live[id] = dying[id]
 	}
 	clear(dying)
-	for len(exits) > 0 {
-		<-exits
-	}
 	events := g.Watch()
 	re := newReplay(t)
 	diedNews := 0
@@ -162,7 +144,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 					e.PodUID = uid
 				}
 				if tell == 0 {
-					exits <- e
+					rt.EmitExit(e)
 					say("exit event of %s, early", id)
 					dying[id] = uid
 					break
@@ -171,7 +153,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 				dead[id] = uid
 				say("exit %s/%s", uid, id)
 				if tell == 1 {
-					exits <- e
+					rt.EmitExit(e)
 					say("exit event of %s", id)
 				}
 			}
@@ -193,7 +175,7 @@ func fuzzExits(t *testing.T, seed uint64) {
 				rt.RemoveContainer(uid, id)
 				say("remove %s/%s", uid, id)
 				if r.IntN(2) == 0 {
-					exits <- pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()}
+					rt.EmitExit(pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()})
 					say("exit event of %s, late", id)
 				}
 			}
@@ -207,16 +189,16 @@ func fuzzExits(t *testing.T, seed uint64) {
 						deaths[id] = true
 						delete(m, id)
 						if r.IntN(2) == 0 {
-							exits <- pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()}
+							rt.EmitExit(pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()})
 						}
 					}
 				}
 			}
 		case 10:
-			exits <- pleg.ContainerExit{ContainerID: all[r.IntN(len(all))] + "x", ExitCode: 7}
+			rt.EmitExit(pleg.ContainerExit{ContainerID: all[r.IntN(len(all))] + "x", ExitCode: 7})
 		case 11:
 			if id, _ := pick(dead); id != "" {
-				exits <- pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()}
+				rt.EmitExit(pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()})
 				say("exit event of %s, again", id)
 			}
 		case 12:

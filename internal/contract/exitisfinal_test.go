@@ -1,11 +1,12 @@
 package contract_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -32,11 +33,8 @@ func (n *node) wedged() (heal func()) {
 // Rule 20: a status tells an exit that no list has shown, and that no list can show.
 func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, reg := newNodeWithMetrics(t)
+		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		heal := n.wedged()
 		time.Sleep(1500 * time.Millisecond)
 		n.ExitContainer("a", "a1", 3, "Error")
@@ -49,17 +47,14 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 		n.RemoveContainer("a", "a1")
 		time.Sleep(2 * time.Second)
 		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
 	})
 }
 
 // Rule 20: what the cache shows exited is never shown running again by a status from before.
 func TestRule20StatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
 		before := statusOf(n.Pod("a"))
 		n.ExitContainer("a", "a1", 3, "Error")
 		time.Sleep(1500 * time.Millisecond)
@@ -81,11 +76,7 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 // container again under its ID.
 func TestRule20StartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
 		n.ExitContainer("a", "a1", 3, "Error")
 		ended := statusOf(n.Pod("a"))
 		ended.ContainerStatuses[0].FinishedAt = time.Now()
@@ -107,45 +98,41 @@ func TestRule20StartedAgain(t *testing.T) {
 	})
 }
 
-// exiting is a runtime that tells exits: those that are sent.
-type exiting struct {
-	*plegtest.Runtime
-	exits chan pleg.ContainerExit
-}
-
-func (e exiting) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
-	connected()
-	for {
-		select {
-		case exit := <-e.exits:
-			observe(exit)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // exitOf is an exit event of a container.
 func exitOf(id string, code int) pleg.ContainerExit {
 	return pleg.ContainerExit{ContainerID: id, ExitCode: code, FinishedAt: time.Now()}
 }
 
-// newExitingNode is newNode with a runtime that tells exits.
-func newExitingNode(t *testing.T, opts ...pleg.Option) (*node, chan<- pleg.ContainerExit) {
+// watch starts a node with some pods, and returns its events from then on.
+func watch(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent) {
 	t.Helper()
-	exits := make(chan pleg.ContainerExit, 100)
-	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} }, opts...), exits
+	n := newNode(t)
+	return n, n.watch(pods...)
 }
 
-// watchExiting starts such a node with a pod, and returns its events from when the pod's first are read.
-func watchExiting(t *testing.T, pod *pleg.Pod) (*node, chan<- pleg.ContainerExit, <-chan *pleg.PodLifecycleEvent) {
+// listing is a runtime that reports exits, lists single pods, and has no event stream.
+func listing(rt *plegtest.Runtime) pleg.Runtime {
+	return struct {
+		pleg.Runtime
+		pleg.PodGetter
+		pleg.ExitSource
+	}{rt.Plain(), rt, rt}
+}
+
+// watchListing is watch with such a runtime and a registry of metrics.
+func watchListing(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent, *prometheus.Registry) {
 	t.Helper()
-	n, exits := newExitingNode(t)
-	n.SetPods(pod)
+	n, reg := newNodeWithMetricsOf(t, listing)
+	return n, n.watch(pods...), reg
+}
+
+// watch starts the generator with some pods, and returns the events from then on.
+func (n *node) watch(pods ...*pleg.Pod) <-chan *pleg.PodLifecycleEvent {
+	n.SetPods(pods...)
 	events := n.g.Watch()
 	n.start()
 	read(events)
-	return n, exits, events
+	return events
 }
 
 // Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
@@ -163,11 +150,11 @@ func TestRule21ExitEvent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				n, events := watch(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 				heal := n.wedged()
 				time.Sleep(1500 * time.Millisecond)
 				minTime := time.Now().Add(-time.Nanosecond)
-				exits <- exitOf("a1", c.code)
+				n.EmitExit(exitOf("a1", c.code))
 				synctest.Wait()
 				e := <-events
 				want(t, "told", []string{withStatus(e)}, "a Died a1 "+c.told)
@@ -180,7 +167,13 @@ func TestRule21ExitEvent(t *testing.T) {
 				if fresh(n.cache, "a", minTime) {
 					t.Error("the pod is fresher")
 				}
-				exits <- exitOf("a1", 137) // again, as containerd may tell it
+				time.Sleep(time.Millisecond)
+				n.EmitExit(exitOf("a1", 255)) // again, by another witness: the first counts
+				time.Sleep(5 * time.Second)
+				want(t, "told again", readStatuses(events))
+				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code {
+					t.Errorf("after another event the cache has %+v", s)
+				}
 				n.ExitContainer("a", "a1", c.code, c.reason)
 				heal()
 				time.Sleep(10 * time.Second)
@@ -213,10 +206,10 @@ func mustGet(t *testing.T, cache *pleg.PodCache) *pleg.PodStatus {
 // inspected for the first time; it may be of nothing that is listed, of a sandbox, or late.
 func TestRule21ExitEventAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits, events := watchExiting(t, plegtest.NewPod("a", plegtest.Running("a1")))
-		exits <- exitOf("b1", 5) // CRI shows it later
-		exits <- exitOf("nobody's", 5)
-		exits <- exitOf("a-sandbox", 0)
+		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
+		n.EmitExit(exitOf("b1", 5)) // CRI shows it later
+		n.EmitExit(exitOf("nobody's", 5))
+		n.EmitExit(exitOf("a-sandbox", 0))
 		synctest.Wait()
 		n.SetPod(bare("b", plegtest.Running("b1"), plegtest.Running("b2")))
 		time.Sleep(2 * time.Second)
@@ -227,12 +220,12 @@ func TestRule21ExitEventAtAnyTime(t *testing.T) {
 		n.SetPod(bare("c", plegtest.Running("c1"), plegtest.Running("c2")))
 		n.g.RequestRelist("c")
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("c1", 6)
+		n.EmitExit(exitOf("c1", 6))
 		time.Sleep(time.Second)
 		want(t, "before its inspection", readStatuses(events), "c Died c1 exited 6 Error", "c Started c2 running")
 		n.ExitContainer("c", "c2", 7, "Error")
 		time.Sleep(2 * time.Second)
-		exits <- exitOf("c2", 8)
+		n.EmitExit(exitOf("c2", 8))
 		time.Sleep(2 * time.Second)
 		want(t, "late", readStatuses(events), "c Died c2 exited 7 Error")
 	})
@@ -241,11 +234,8 @@ func TestRule21ExitEventAtAnyTime(t *testing.T) {
 // Rule 22: the reason that a runtime tells late is told with a PodSync, and nothing if it stays.
 func TestRule22LateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events := watch(t,
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
 		n.ResetCalls()
 		step := func(what, id, reason, late string, calls int, lines ...string) {
 			t.Helper()

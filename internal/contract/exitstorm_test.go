@@ -23,7 +23,7 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 	for name, named := range map[string]bool{"with their pods": true, "without pods": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rt, exits := plegtest.NewRuntime(), make(chan pleg.ContainerExit)
+				rt := plegtest.NewRuntime()
 				exit := func(pod int) pleg.ContainerExit {
 					exit := exitOf(fmt.Sprintf("pod-%02d-1", pod), 1)
 					if named {
@@ -41,7 +41,7 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 						<-release
 					}
 				})
-				g := pleg.NewGenericPLEG(listing(exits)(rt), 0, time.Minute, pleg.NewCache(), clock.RealClock{},
+				g := pleg.NewGenericPLEG(listing(rt), 0, time.Minute, pleg.NewCache(), clock.RealClock{},
 					pleg.WithLogger(logger))
 				events := g.Watch()
 				g.Start(t.Context())
@@ -53,10 +53,10 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 				g.RequestRelist("pod-00") // has the loop wait for the logger
 				synctest.Wait()
 				for range taken {
-					exits <- exit(0)
+					rt.EmitExit(exit(0))
 				}
 				for i := range pods {
-					exits <- exit(i)
+					rt.EmitExit(exit(i))
 					rt.ExitContainer(types.UID(fmt.Sprintf("pod-%02d", i)), exit(i).ContainerID, 1, "Completed")
 				}
 				synctest.Wait()

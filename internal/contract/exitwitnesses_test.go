@@ -17,23 +17,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// listing is a runtime that tells exits, lists single pods, and has no event stream.
-func listing(exits chan pleg.ContainerExit) func(*plegtest.Runtime) pleg.Runtime {
-	return func(rt *plegtest.Runtime) pleg.Runtime {
-		return struct {
-			pleg.Runtime
-			pleg.PodGetter
-			pleg.ExitSource
-		}{rt.Plain(), rt, exiting{rt, exits}}
-	}
-}
-
 // Rule 14: a pod with a nil container, listed by the same pointer again, with an exit event in between.
 func TestRule14BadDataBesideExitEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := bare("a", nil, plegtest.Running("a1"))
-		exits := make(chan pleg.ContainerExit, 1)
-		source := exiting{plegtest.NewRuntime(), exits}
+		source := plegtest.NewRuntime()
 		s := &scripted{
 			pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
 			pod:    func(types.UID) (*pleg.Pod, error) { return pod, nil },
@@ -48,7 +36,7 @@ func TestRule14BadDataBesideExitEvent(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		want(t, "first", read(events), "a Started a1")
-		exits <- exitOf("a1", 3) // the pod is hinted at, and listed
+		source.EmitExit(exitOf("a1", 3)) // the pod is hinted at, and listed
 		time.Sleep(5 * time.Second)
 		want(t, "the exit", read(events), "a Died a1")
 	})
@@ -58,17 +46,12 @@ func TestRule14BadDataBesideExitEvent(t *testing.T) {
 // runtime before, when the exit was told.
 func TestRule21ConfirmingInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		time.Sleep(100 * time.Millisecond)
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 500 * time.Millisecond, Times: 1, Stale: true})()
 		n.g.RequestReinspect("a") // any inspection: of a sibling that has changed, a late reason, a canary
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a1", 137)
+		n.EmitExit(exitOf("a1", 137))
 		n.ExitContainer("a", "a1", 137, "OOMKilled")
 		time.Sleep(10 * time.Minute)
 		want(t, "events", readStatuses(events),
@@ -114,19 +97,14 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exits := make(chan pleg.ContainerExit, 1)
-				n := newNodeOf(t, listing(exits))
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
+				n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
 				time.Sleep(300 * time.Millisecond)
 				ended := statusOf(n.Pod("a"))
 				ended.ContainerStatuses[0].State = pleg.ContainerStateExited
 				ended.ContainerStatuses[0].Reason = "Completed"
 				ended.ContainerStatuses[0].FinishedAt = time.Now()
 				if sendExit {
-					exits <- exitOf("a1", 0)
+					n.EmitExit(exitOf("a1", 0))
 				} else {
 					n.SetStatus("a", ended)
 					n.g.RequestReinspect("a")
@@ -190,21 +168,16 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 // ID is of the earlier life.
 func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
 		exit := exitOf("a1", 1)
-		exits <- exit
+		n.EmitExit(exit)
 		n.ExitContainer("a", "a1", 1, "Error")
 		time.Sleep(5 * time.Second)
 		want(t, "the end", read(events), "a Died a1")
 		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
 		time.Sleep(5 * time.Second)
 		want(t, "started again", read(events), "a Started a1")
-		exits <- exit
+		n.EmitExit(exit)
 		time.Sleep(time.Hour)
 		want(t, "the late event", read(events))
 		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
@@ -217,8 +190,7 @@ func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 // started, and a status from before does not take it back.
 func TestRule21ClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
+		n := newNodeOf(t, listing)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		started := statusOf(n.Pod("a"))
 		started.ContainerStatuses[0].StartedAt = time.Now().Add(time.Hour)
@@ -227,7 +199,7 @@ func TestRule21ClockSetBack(t *testing.T) {
 		n.start()
 		want(t, "first", read(events), "a Started a1")
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a1", 1)
+		n.EmitExit(exitOf("a1", 1))
 		synctest.Wait()
 		want(t, "the exit", read(events), "a Died a1")
 		time.Sleep(time.Minute) // lists and statuses show it running
@@ -273,13 +245,12 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 // inspection, is news, also where a list confirms the exit event before that.
 func TestRule4ConfirmedExitIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits), pleg.WithInspectionWorkers(1))
+		n := newNodeOf(t, listing, pleg.WithInspectionWorkers(1))
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		events := n.g.Watch()
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "a", Delay: 500 * time.Millisecond, Times: 1})()
 		n.start() // the first full list shows b1 running; b waits for the worker
-		exits <- exitOf("b1", 3)
+		n.EmitExit(exitOf("b1", 3))
 		n.ExitContainer("b", "b1", 3, "Error")
 		time.Sleep(10 * time.Second)
 		want(t, "events", readNews(events), "=a Started a1", "=b Started b1", "b Died b1")
@@ -290,8 +261,7 @@ func TestRule4ConfirmedExitIsNews(t *testing.T) {
 // from before the first list both deaths are news.
 func TestRule4TwoExitsAreNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 2)
-		n := newNodeOf(t, listing(exits))
+		n := newNodeOf(t, listing)
 		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
 		// So it is pod 0's event that waits for its reader.
 		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)()
@@ -299,8 +269,8 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		n.start()
 		time.Sleep(10 * time.Millisecond)
-		exits <- exitOf("a1", 1)
-		exits <- exitOf("a2", 2)
+		n.EmitExit(exitOf("a1", 1))
+		n.EmitExit(exitOf("a2", 2))
 		synctest.Wait()
 		var got []string
 		for range 5 {
@@ -316,14 +286,13 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 // is news, and is counted.
 func TestRule4ExitBesideTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} })
+		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Watch()
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 300 * time.Millisecond, Times: 1, Stale: true})()
 		n.start()
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a1", 3)
+		n.EmitExit(exitOf("a1", 3))
 		n.ExitContainer("a", "a1", 3, "Error")
 		time.Sleep(10 * time.Second)
 		want(t, "events", readNews(events), "=a Started a1", "=a Started a2", "a Died a1")
@@ -335,12 +304,11 @@ func TestRule4ExitBesideTheFirstList(t *testing.T) {
 // still show it running.
 func TestExitsBeforeTheirList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} })
+		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a2", 3)
+		n.EmitExit(exitOf("a2", 3))
 		synctest.Wait()
 		for i := range 4 { // lists that still show it running, with something else that changes
 			n.UpdatePod("a", func(p *pleg.Pod) {
@@ -362,9 +330,9 @@ func TestExitsBeforeTheirList(t *testing.T) {
 // Rule 21: the runtime's own status of such a container stays when another list shows it running.
 func TestRule21RuntimesStatusStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a2", 137)
+		n.EmitExit(exitOf("a2", 137))
 		synctest.Wait()
 		both := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
 		status := statusOf(both)
@@ -395,8 +363,8 @@ func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
 	for name, started := range map[string]time.Time{"gone before it is inspected": {}, "inspected": time.Unix(7, 0)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
-				exits <- exitOf("a2", 137)
+				n, events := watch(t, bare("a", plegtest.Running("a1")))
+				n.EmitExit(exitOf("a2", 137))
 				synctest.Wait()
 				second := plegtest.Running("a2")
 				second.Attempt = 4
@@ -460,13 +428,12 @@ func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 // reason to ask the runtime as fast as it answers.
 func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
+		n := newNodeOf(t, listing)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
 		defer n.HangIgnoringCancel(plegtest.GetPods, "")()
 		time.Sleep(1500 * time.Millisecond)
-		exits <- exitOf("a2", 1) // created and exited since the last list
+		n.EmitExit(exitOf("a2", 1)) // created and exited since the last list
 		time.Sleep(100 * time.Millisecond)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning) // started again
 		n.Delay(plegtest.GetPod, "", 5*time.Millisecond)
@@ -485,21 +452,20 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 // is none of another start.
 func TestRule20ExitBeforeItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
 		rt := &restarting{Runtime: plegtest.NewRuntime(), started: map[string]time.Time{}, finished: map[string]time.Time{}}
 		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
 			return struct {
 				pleg.Runtime
 				pleg.PodGetter
 				pleg.ExitSource
-			}{rt, rt, exiting{rt.Runtime, exits}}
+			}{rt, rt, rt}
 		})
 		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Created("a2")))
 		events := n.g.Watch()
 		n.start()
 		time.Sleep(300 * time.Millisecond)
 		read(events)
-		exits <- exitOf("a2", 1)
+		rt.EmitExit(exitOf("a2", 1))
 		synctest.Wait()
 		rt.mu.Lock()
 		rt.finished["a2"] = time.Now()
@@ -542,9 +508,9 @@ func (s *restarting) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Pod
 // runtime reads from the container's termination log, comes with a PodSync.
 func TestRule21MessageOfAnExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits, events := watchExiting(t, bare("a", plegtest.Running("a1")))
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(100 * time.Millisecond)
-		exits <- exitOf("a1", 1)
+		n.EmitExit(exitOf("a1", 1))
 		synctest.Wait()
 		want(t, "told by the event", readNews(events), "a Died a1")
 		dead := bare("a", plegtest.Exited("a1"))

@@ -55,13 +55,18 @@ func (l *lives) follow(t *testing.T, n *node) (want func(what string, lines ...s
 	}
 }
 
+// followed starts a node with some pods, and has a handler called for what happens there.
+func followed(t *testing.T, pods ...*pleg.Pod) (n *node, want func(what string, lines ...string)) {
+	n = newNode(t)
+	n.SetPods(pods...)
+	n.start()
+	return n, (&lives{}).follow(t, n)
+}
+
 // Handle: a container that ran is started before it dies, also if no list showed it running, and ends once.
 func TestHandleShortContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Exited("a0")))
-		n.start()
-		want := (&lives{}).follow(t, n)
+		n, want := followed(t, bare("a", plegtest.Exited("a0")))
 		want("what exists", "initially started a0", "initially died a0 0 Completed", "initially ended a0 0 Completed")
 		n.SetPod(bare("a", plegtest.Exited("a0"), plegtest.Running("a1")))
 		n.ExitContainer("a", "a1", 0, "Completed")
@@ -81,11 +86,11 @@ func TestHandleShortContainer(t *testing.T) {
 // Handle: a container ends once, with the reason that the runtime reports late.
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4")))
-		n.start()
-		want := (&lives{}).follow(t, n)
-		want("what exists", "initially started a1", "initially started a2", "initially started a3", "initially started a4")
+		n, want := followed(t,
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Running("a4"),
+				plegtest.Running("a5")))
+		want("what exists", "initially started a1", "initially started a2", "initially started a3", "initially started a4",
+			"initially started a5")
 
 		n.ExitContainer("a", "a1", 137, "Error")
 		time.Sleep(1500 * time.Millisecond)
@@ -100,6 +105,13 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 		n.ExitContainer("a", "a2", 137, "OOMKilled")
 		time.Sleep(10 * time.Second)
 		want("confirmed", "ended a2 137 OOMKilled")
+
+		n.EmitExit(exitOf("a5", 0))
+		time.Sleep(5 * time.Second)
+		want("Completed by an exit event", "died a5 0?")
+		n.ExitContainer("a", "a5", 0, "Completed")
+		time.Sleep(10 * time.Second)
+		want("Completed, confirmed", "ended a5 0 Completed")
 
 		n.EmitExit(exitOf("a3", 2))
 		time.Sleep(11 * time.Second)
@@ -118,15 +130,70 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 // Handle: the end of a container whose inspection hangs is given up too.
 func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		want := (&lives{}).follow(t, n)
+		n, want := followed(t, bare("a", plegtest.Running("a1")))
 		want("what exists", "initially started a1")
 		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.EmitExit(exitOf("a1", 137))
 		time.Sleep(11 * time.Second)
 		want("given up", "died a1 137?", "ended a1 137?")
+	})
+}
+
+// Handle: a container that was gone before the first inspection of its pod dies before it ends.
+func TestHandleEndOfAContainerThatWasGoneFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 15 * time.Second, Times: 1})
+		want := (&lives{}).follow(t, n)
+		n.start()
+		n.EmitExit(exitOf("a1", 0))
+		n.RemoveContainer("a", "a1")
+		time.Sleep(20 * time.Second)
+		want("in order", "initially started a1", "initially started a2", "died a1 0?", "ended a1 0?", "removed a1")
+	})
+}
+
+// Handle: a container ends before it is started again under its ID.
+func TestHandleEndBeforeStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, want := followed(t, bare("a", plegtest.Running("a1")))
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(1100 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(10 * time.Second)
+		want("two lives", "initially started a1", "died a1 137 Error", "ended a1 137 Error", "started a1")
+	})
+}
+
+// Handle: a container is started before its death, although no inspection has shown either.
+func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, want := followed(t, bare("a", plegtest.Running("a0")))
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetPod(bare("a", plegtest.Running("a0"), plegtest.Running("a1")))
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		heal()
+		time.Sleep(20 * time.Second)
+		want("short", "initially started a0", "started a1", "died a1 unseen", "ended a1 1 Error")
+	})
+}
+
+// Handle: what the first full list shows dead ends initially, also if it is gone before its pod is inspected.
+func TestHandleInitialEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithInspectionWorkers(1))
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1"), plegtest.Exited("b0")))
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "a", Delay: 500 * time.Millisecond, Times: 1})
+		want := (&lives{}).follow(t, n)
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.RemoveContainer("b", "b0") // b waits for the worker
+		n.g.RequestRelist("b")
+		time.Sleep(5 * time.Second)
+		want("what exists", "initially started a1", "initially started b1", "initially started b0",
+			"initially died b0 unseen", "initially ended b0 unseen", "removed b0")
 	})
 }
 

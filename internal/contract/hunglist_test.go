@@ -108,8 +108,8 @@ func TestRule23InspectionsBesideHungList(t *testing.T) {
 // period, and until it does.
 func TestRule21UnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, exits, events := watchExiting(t, plegtest.NewPod("a", plegtest.Running("a1")))
-		exits <- exitOf("a1", 3)
+		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
+		n.EmitExit(exitOf("a1", 3))
 		time.Sleep(500 * time.Millisecond)
 		want(t, "told", read(events), "a Died a1")
 		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
@@ -135,8 +135,7 @@ func TestRule21UnconfirmedExits(t *testing.T) {
 // How many transitions each cause has found is counted.
 func TestTransitionsByCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return exiting{rt, exits} })
+		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		n.start()
 		last := make(map[string]float64)
@@ -161,7 +160,7 @@ func TestTransitionsByCause(t *testing.T) {
 			want(t, what, got, expected...)
 		}
 		found("the start", func() {}, first...) // by the period, or by the connection of the stream
-		found("an exit event", func() { exits <- exitOf("a1", 1); n.ExitContainer("a", "a1", 1, "Error") }, "exit")
+		found("an exit event", func() { n.EmitExit(exitOf("a1", 1)); n.ExitContainer("a", "a1", 1, "Error") }, "exit")
 		found("no event", func() { n.ExitContainer("a", "a2", 1, "Error") }, "period")
 		found("an event", func() {
 			n.EmitOnChange(true)

@@ -17,17 +17,12 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 	for name, twice := range map[string]bool{"late": false, "twice": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exits := make(chan pleg.ContainerExit, 1)
-				n, reg := newNodeWithMetricsOf(t, listing(exits))
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
+				n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
 				time.Sleep(300 * time.Millisecond)
 				earlier := exitOf("a1", 1)
 				n.ExitContainer("a", "a1", 1, "Error")
 				if twice {
-					exits <- earlier
+					n.EmitExit(earlier)
 				} else {
 					n.g.RequestRelist("a")
 				}
@@ -37,14 +32,14 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 				n.g.RequestRelist("a")
 				time.Sleep(3 * time.Second)
 				want(t, "started again", readStatuses(events), "a Started a1 running")
-				exits <- earlier
+				n.EmitExit(earlier)
 				time.Sleep(time.Hour)
 				want(t, "the event of the earlier life", readStatuses(events))
 				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 					t.Errorf("an hour later the cache has a1 %s", got)
 				}
 				n.ExitContainer("a", "a1", 2, "Error")
-				exits <- exitOf("a1", 2)
+				n.EmitExit(exitOf("a1", 2))
 				time.Sleep(time.Minute)
 				want(t, "the end of the new life", readStatuses(events), "a Died a1 exited 2 Error")
 				wantExits(t, reg, "deaths", map[string]float64{"Error": 2})
@@ -56,21 +51,13 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 // Rule 20: no inspection has shown the end of a life before its container was started again under its ID. What
 // shows that end late, an exit event or an inspection that began before, is no death of the new life.
 func TestRule20EndThatWasNotSeen(t *testing.T) {
-	for name, late := range map[string]func(n *node, exits chan<- pleg.ContainerExit, earlier pleg.ContainerExit){
-		"an exit event": func(_ *node, exits chan<- pleg.ContainerExit, earlier pleg.ContainerExit) { exits <- earlier },
-		"an inspection": func(*node, chan<- pleg.ContainerExit, pleg.ContainerExit) {},
-	} {
+	for name, stale := range map[string]bool{"an exit event": false, "an inspection": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exits := make(chan pleg.ContainerExit, 1)
-				n, reg := newNodeWithMetricsOf(t, listing(exits))
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
+				n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
 				time.Sleep(300 * time.Millisecond)
 				fault := plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Err: errors.New("broken")}
-				if name == "an inspection" {
+				if stale {
 					fault = plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 500 * time.Millisecond}
 				}
 				defer n.Inject(fault)()
@@ -81,7 +68,9 @@ func TestRule20EndThatWasNotSeen(t *testing.T) {
 				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
 				n.g.RequestRelist("a")
 				time.Sleep(3 * time.Second)
-				late(n, exits, earlier)
+				if !stale {
+					n.EmitExit(earlier)
+				}
 				time.Sleep(time.Hour)
 				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
 					t.Errorf("an hour later the cache has a1 %s; events: %v", got, readStatuses(events))
@@ -96,12 +85,7 @@ func TestRule20EndThatWasNotSeen(t *testing.T) {
 // the new life. A late exit event of the earlier life is no death.
 func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		exits := make(chan pleg.ContainerExit, 1)
-		n := newNodeOf(t, listing(exits))
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(1300 * time.Millisecond)
 		earlier := exitOf("a1", 1)
 		n.SetContainer("a", "a1", pleg.ContainerStateExited)
@@ -109,7 +93,7 @@ func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
 		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
 		n.g.RequestReinspect("a")
 		time.Sleep(100 * time.Millisecond)
-		exits <- earlier
+		n.EmitExit(earlier)
 		time.Sleep(time.Hour)
 		want(t, "events", readStatuses(events), "a PodSync without status")
 		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {

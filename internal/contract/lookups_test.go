@@ -457,3 +457,27 @@ func TestLookupByTheBeginningOfAnID(t *testing.T) {
 		}
 	}
 }
+
+// Look-ups: a key of a pod that is gone takes one of the 10,000 places.
+func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		var list []*pleg.Pod
+		for i := range 4500 { // a name and a container each
+			list = append(list, bare(types.UID(fmt.Sprint("p", i)), plegtest.Exited(fmt.Sprint("c", i))))
+		}
+		n.SetPods(list...)
+		n.start()
+		n.SetPods()
+		time.Sleep(2 * time.Second)
+		found := 0
+		for i := range list {
+			if _, ok := n.cache.ByContainerID(fmt.Sprint("c", i)); ok {
+				found++
+			}
+		}
+		if found < len(list) {
+			t.Errorf("of %d containers and as many names that are gone, %d are found", len(list), found)
+		}
+	})
+}

@@ -46,8 +46,8 @@ func TestRule2EventsOfAPodWaitForNoOther(t *testing.T) {
 	})
 }
 
-// Rule 2: a pod that became slow while a later relist waited for it is delivered when
-// its inspection completes.
+// Rules 2 and 27: Relist returns when the events of all pods that do not hang are delivered. A pod that
+// became slow while a later relist waited for it is delivered when its inspection completes.
 func TestRule2HungPodIsDeliveredAfterItsRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

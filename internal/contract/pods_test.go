@@ -71,6 +71,9 @@ func TestContainerIDForms(t *testing.T) {
 	if err != nil || id != (pleg.ContainerID{Type: "containerd", ID: "3f2a"}) {
 		t.Errorf("%v %v", id, err)
 	}
+	if got := id.String(); got != "containerd://3f2a" {
+		t.Errorf("%q", got)
+	}
 	for _, bad := range []string{"", "3f2a", "containerd:/3f2a", "a://b://c"} {
 		id := pleg.ContainerID{Type: "was", ID: "there"}
 		got, err := pleg.ParseContainerID(bad)

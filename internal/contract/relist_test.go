@@ -399,28 +399,6 @@ func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 	})
 }
 
-// Relist returns when the events of all pods that do not hang are delivered, even those
-// that waited for a pod that became slow meanwhile.
-func TestRelistBesideHungPod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(2)...)
-		n.relist()
-		events := n.g.Watch()
-		read(events)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
-		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
-		go n.relist()
-		time.Sleep(970 * time.Millisecond)
-		n.SetContainer("pod-00000", "x", pleg.ContainerStateRunning)
-		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
-		n.relist()
-		want(t, "when Relist returns", read(events), "pod-00001 Died pod-00001-a")
-		heal()
-		n.g.Stop()
-	})
-}
-
 // Relist returns although a list hangs past its deadline and no other can be made.
 func TestRelistBesideExpiredList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,8 +36,7 @@ func TestRule20StartStampedAfterTheEnd(t *testing.T) {
 	for name, skew := range startedAfterItsEnd {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exits := make(chan pleg.ContainerExit, 1)
-				n, reg := newNodeWithMetricsOf(t, listing(exits))
+				n, reg := newNodeWithMetricsOf(t, listing)
 				set := func(state pleg.State, finished time.Time) {
 					pod, status := shortLived(state, finished, skew)
 					n.SetPods(pod)
@@ -49,7 +48,7 @@ func TestRule20StartStampedAfterTheEnd(t *testing.T) {
 				read(events)
 				time.Sleep(100 * time.Millisecond)
 				exit := exitOf("a1", 3)
-				exits <- exit
+				n.EmitExit(exit)
 				synctest.Wait()
 				set(pleg.ContainerStateRunning, exit.FinishedAt)
 				time.Sleep(2500 * time.Millisecond)
@@ -70,8 +69,7 @@ func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 	for name, skew := range startedAfterItsEnd {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exits := make(chan pleg.ContainerExit, 1)
-				n := newNodeOf(t, listing(exits))
+				n := newNodeOf(t, listing)
 				exit := exitOf("a1", 3)
 				pod, status := shortLived(pleg.ContainerStateRunning, exit.FinishedAt, skew)
 				n.SetPods(pod)
@@ -80,7 +78,7 @@ func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 				n.start()
 				want(t, "first", read(events), "a Started a1")
 				time.Sleep(skew + 100*time.Millisecond) // the start has passed by the clock
-				exits <- exit
+				n.EmitExit(exit)
 				synctest.Wait()
 				want(t, "the exit", readStatuses(events), "a Died a1 exited 3 Error")
 				time.Sleep(2500 * time.Millisecond)

@@ -21,6 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -351,7 +352,7 @@ func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	}), criserver.WithPrograms(map[string]criserver.Program{
 		testnode.BusyboxImage: {Start: findCommand(model), Main: runCommand,
 			Exec: func(_ context.Context, p *criserver.Process) int {
-				if err := server.OOMKill(p.ContainerID); err != nil || !slices.Equal(p.Args, eater) {
+				if err := serverconfig.Of(server).OOMKill(p.ContainerID); err != nil || !slices.Equal(p.Args, eater) {
 					return 1
 				}
 				return 137

@@ -60,23 +60,7 @@ func newBareNode(t *testing.T) *node {
 		panic(fmt.Sprintf("%s has run for %v", t.Name(), *each))
 	})
 	t.Cleanup(func() { bound.Stop() })
-	daemon, err := testnode.Start(n.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.daemon = daemon
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the runtime's log ends:\n%s", daemon.Log(40))
-		}
-		if err := daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	if n.client, err = daemon.Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { n.client.Close() })
+	n.daemon, n.client = testnode.ForTest(t)
 	return n
 }
 

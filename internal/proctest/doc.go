@@ -1,3 +1,3 @@
 // Package proctest is for tests that run programs: their processes, what they write, addresses for
-// them, and a server that they meet.
+// them, and servers that they meet.
 package proctest

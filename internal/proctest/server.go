@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // SwitchesProtocols returns a handler that says that it switches protocols, and nothing after
@@ -19,4 +21,15 @@ func SwitchesProtocols(t testing.TB) http.HandlerFunc {
 		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 		_ = rw.Flush()
 	}
+}
+
+// CRIServer starts a CRI server, which stops when the test ends.
+func CRIServer(t testing.TB, opts ...criserver.Option) *criserver.Server {
+	t.Helper()
+	s, err := criserver.Start(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
 }

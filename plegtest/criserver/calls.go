@@ -55,19 +55,16 @@ func (s *Server) Calls(method string) int {
 	return countOf(s.guard.calls, method)
 }
 
-// InFlight returns how many calls of an RPC are in flight; the empty method counts all
-// RPCs. An open stream is a call in flight.
-func (s *Server) InFlight(method string) int {
-	s.guard.mu.Lock()
-	defer s.guard.mu.Unlock()
-	return countOf(s.guard.inFlight, method)
+func (c controls) InFlight(method string) int {
+	c.guard.mu.Lock()
+	defer c.guard.mu.Unlock()
+	return countOf(c.guard.inFlight, method)
 }
 
-// ResetCalls makes Calls start from zero.
-func (s *Server) ResetCalls() {
-	s.guard.mu.Lock()
-	defer s.guard.mu.Unlock()
-	clear(s.guard.calls)
+func (c controls) ResetCalls() {
+	c.guard.mu.Lock()
+	defer c.guard.mu.Unlock()
+	clear(c.guard.calls)
 }
 
 // Violations returns the calls of clients that would have changed something, in the order

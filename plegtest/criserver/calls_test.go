@@ -13,12 +13,13 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 func TestServerFaults(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithClock(clk))
+	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
 	c := dial(t, s)
 	a, b := s.RunPod(criserver.PodConfig{UID: "a"}), s.RunPod(criserver.PodConfig{UID: "b"})
 	sandboxStatus := func(ctx context.Context, id string) error {
@@ -90,7 +91,7 @@ func TestServerFaults(t *testing.T) {
 		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 		errs <- err
 	}()
-	for s.InFlight("RuntimeConfig") == 0 {
+	for serverconfig.Of(s).InFlight("RuntimeConfig") == 0 {
 		if err := sandboxStatus(t.Context(), a); err != nil { // lets the other call come in
 			t.Fatal(err)
 		}

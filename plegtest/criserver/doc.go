@@ -1,8 +1,9 @@
-// Package criserver is a CRI v1 runtime in the process of a test, on a unix socket. A [Server]
-// behaves like containerd or CRI-O. It simulates pods that the test sets, or that follow a
-// timetable. It refuses and reports every call that would change something. With [WithPrograms] it
-// accepts such calls, and its containers run programs of the test: use it to test an agent that
-// runs pods. Like containerd and CRI-O, it accepts a unique prefix of an ID.
+// Package criserver is a CRI v1 runtime in the process of a test, on a unix socket. A
+// [Server] behaves like containerd or CRI-O, and simulates the pods that the test runs. It
+// refuses and reports every call that would change something. With [WithPrograms] it takes
+// changes instead, and its containers run programs of the test, so that an agent that runs
+// pods can be tested on it. As containerd and CRI-O do, it takes a prefix of an ID that no
+// other has for the ID.
 //
 // # Concurrency
 //

@@ -10,25 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
-)
 
-// EventStats counts what happened to the CRI server's container events.
-type EventStats struct {
-	// Readers is how many event streams are open. A stream whose client is gone stays open until it
-	// gets an event.
-	Readers int
-	// Sent counts the events that were put into a reader's buffer or sent to it, once for each
-	// reader.
-	Sent int
-	// Held is how many events wait for a reader.
-	Held int
-	// Dropped counts the events that were lost because a buffer was full, because no
-	// reader came in time, or because the runtime was down.
-	Dropped int
-	// LongestEnqueue is the longest time, by the server's clock, that an operation waited until its
-	// event was in every reader's buffer. It includes operations that are still waiting.
-	LongestEnqueue time.Duration
-}
+	"github.com/kubepleg/pleg/internal/serverconfig"
+)
 
 // eventHub delivers events to the readers as the model does.
 type eventHub struct {
@@ -56,7 +40,7 @@ type eventHub struct {
 	rand    *rand.Rand
 	window  int
 	waiting []*runtimeapi.ContainerEventResponse // for the window to be full
-	stats   EventStats
+	stats   serverconfig.EventStats
 	since   time.Time // when the event now being enqueued came; zero if none is
 }
 
@@ -94,9 +78,8 @@ func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
 	}
 }
 
-// EventStats returns the counts of the events so far.
-func (s *Server) EventStats() EventStats {
-	h := s.hub
+func (c controls) EventStats() serverconfig.EventStats {
+	h := c.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	stats := h.stats
@@ -117,10 +100,8 @@ func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
 
-// RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
-// events are available.
-func (s *Server) RepeatEvents(count int) {
-	h := s.hub
+func (c controls) RepeatEvents(count int) {
+	h := c.hub
 	h.mu.Lock()
 	again := slices.Clone(h.history[max(0, len(h.history)-count):])
 	h.mu.Unlock()
@@ -129,14 +110,11 @@ func (s *Server) RepeatEvents(count int) {
 	}
 }
 
-// ShuffleEvents collects events until there are window of them, and then sends them in random
-// order. 0 sends the collected events and turns shuffling off. With a window of 2, the stop of a
-// container often comes before its start, as CRI-O does for a container that exits at once.
-func (s *Server) ShuffleEvents(window int) {
-	s.hub.mu.Lock()
-	s.hub.window = window
-	s.hub.mu.Unlock()
-	s.hub.send()
+func (c controls) ShuffleEvents(window int) {
+	c.hub.mu.Lock()
+	c.hub.window = window
+	c.hub.mu.Unlock()
+	c.hub.send()
 }
 
 // send sends the events of an operation, in random order if ShuffleEvents is on.

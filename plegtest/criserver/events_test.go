@@ -33,7 +33,7 @@ func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runti
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, func() bool { return s.EventStats().Readers == readers })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == readers })
 	return stream
 }
 
@@ -88,14 +88,14 @@ func live(t *testing.T, s *criserver.Server) []string {
 
 func TestEventsContainerd2(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithClock(clk))
+	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
 	c := dial(t, s)
 
 	// Events without a reader are held for five minutes.
 	live(t, s)
 	clk.Step(5 * time.Minute)
 	want := live(t, s)
-	if stats := s.EventStats(); stats.Held != len(want) || stats.Dropped != len(want) || stats.Sent != 0 {
+	if stats := serverconfig.Of(s).EventStats(); stats.Held != len(want) || stats.Dropped != len(want) || stats.Sent != 0 {
 		t.Errorf("%+v", stats)
 	}
 	first := watchEvents(t, t.Context(), s, c, 1)
@@ -110,18 +110,18 @@ func TestEventsContainerd2(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	if stats := s.EventStats(); stats.Sent != 3*len(want) || stats.LongestEnqueue != 0 {
+	if stats := serverconfig.Of(s).EventStats(); stats.Sent != 3*len(want) || stats.LongestEnqueue != 0 {
 		t.Errorf("%+v", stats)
 	}
 
 	// RepeatEvents repeats events.
-	s.RepeatEvents(3)
+	serverconfig.Of(s).RepeatEvents(3)
 	if diff := cmp.Diff(want[len(want)-3:], receive(t, first, 3)); diff != "" {
 		t.Error(diff)
 	}
-	s.ShuffleEvents(1 << 10)
+	serverconfig.Of(s).ShuffleEvents(1 << 10)
 	live(t, s)
-	s.ShuffleEvents(0)
+	serverconfig.Of(s).ShuffleEvents(0)
 	got := receive(t, first, len(want))
 	if slices.Equal(got, want) {
 		t.Error("not shuffled:", got)
@@ -137,13 +137,13 @@ func TestEventsContainerd2(t *testing.T) {
 	if _, err := first.Recv(); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 0 })
 	third := watchEvents(t, t.Context(), s, c, 1)
 	s.BreakEventStreams(status.Error(codes.Aborted, "broken"))
 	if _, err := third.Recv(); status.Code(err) != codes.Aborted {
 		t.Error(err)
 	}
-	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 0 })
 	fourth := watchEvents(t, t.Context(), s, c, 1)
 	s.CutConnections()
 	if _, err := fourth.Recv(); status.Code(err) != codes.Unavailable {
@@ -154,9 +154,9 @@ func TestEventsContainerd2(t *testing.T) {
 	waitUntil(t, func() bool {
 		s.RunPod(criserver.PodConfig{})
 		sent += 2
-		return s.EventStats().Readers == 0
+		return serverconfig.Of(s).EventStats().Readers == 0
 	})
-	if held := s.EventStats().Held; held >= sent {
+	if held := serverconfig.Of(s).EventStats().Held; held >= sent {
 		t.Errorf("all of %d events are left", held)
 	}
 }
@@ -178,7 +178,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 			s.RunPod(criserver.PodConfig{})
 		}
 	}()
-	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 20*time.Millisecond })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().LongestEnqueue > 20*time.Millisecond })
 	removals := make(chan error, tries)
 	seen := false
 	for i := 0; i < tries && !seen; i++ { // again, if the buffer was not full yet
@@ -215,7 +215,7 @@ func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
 			s.RunPod(criserver.PodConfig{})
 		}
 	}()
-	waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 50*time.Millisecond })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().LongestEnqueue > 50*time.Millisecond })
 	select {
 	case <-done:
 		t.Fatal("nothing was held up")
@@ -248,9 +248,9 @@ func TestEventsContainerd17(t *testing.T) {
 	waitUntil(t, func() bool {
 		s.RunPod(criserver.PodConfig{})
 		sent += 2
-		return s.EventStats().Readers == 0
+		return serverconfig.Of(s).EventStats().Readers == 0
 	})
-	held := s.EventStats().Held
+	held := serverconfig.Of(s).EventStats().Held
 	if held >= sent {
 		t.Errorf("all of %d events are left", sent)
 	}
@@ -276,7 +276,7 @@ func TestEventsContainerd17(t *testing.T) {
 	for range pods {
 		s.RunPod(criserver.PodConfig{})
 	}
-	waitUntil(t, func() bool { return s.EventStats().Held == 0 })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Held == 0 })
 	s.BreakEventStreams(nil)
 	if a, b := <-counts, <-counts; a+b != 2*pods {
 		t.Errorf("%d + %d events read of %d", a, b, 2*pods)
@@ -289,10 +289,10 @@ func TestEventsDroppedWhenFull(t *testing.T) {
 		criserver.CRIO:         {"pod started", "pod started", "pod started"},
 	} {
 		s := startServer(t, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{EventBuffer: 3}))
-		for s.EventStats().Dropped < 5 {
+		for serverconfig.Of(s).EventStats().Dropped < 5 {
 			s.RunPod(criserver.PodConfig{})
 		}
-		if stats := s.EventStats(); stats.Held != 3 || stats.Dropped != 5 {
+		if stats := serverconfig.Of(s).EventStats(); stats.Held != 3 || stats.Dropped != 5 {
 			t.Errorf("model %d: %+v", model, stats)
 		}
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
@@ -310,10 +310,10 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	stream := watchEvents(t, t.Context(), s, c, 1)
 	receive(t, stream, 1)
 	s.BreakEventStreams(nil)
-	waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 0 })
 	s.RunPod(criserver.PodConfig{})
-	waitUntil(t, func() bool { return s.EventStats().Dropped == 1 })
-	if stats := s.EventStats(); stats.Held != 0 {
+	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Dropped == 1 })
+	if stats := serverconfig.Of(s).EventStats(); stats.Held != 0 {
 		t.Errorf("%+v", stats)
 	}
 }
@@ -338,14 +338,14 @@ func TestEventsCRIOStallsForAll(t *testing.T) {
 	waitUntil(t, func() bool {
 		s.RunPod(criserver.PodConfig{})
 		sent++
-		return s.EventStats().Dropped > 1000
+		return serverconfig.Of(s).EventStats().Dropped > 1000
 	})
 	stalled := read.Load()
 	cancel()
-	arrived := int64(sent - s.EventStats().Dropped)
+	arrived := int64(sent - serverconfig.Of(s).EventStats().Dropped)
 	waitUntil(t, func() bool { return read.Load() == arrived })
-	if stalled == arrived || s.EventStats().LongestEnqueue != 0 {
-		t.Errorf("%d of %d events were read before the other reader was gone; %+v", stalled, arrived, s.EventStats())
+	if stats := serverconfig.Of(s).EventStats(); stalled == arrived || stats.LongestEnqueue != 0 {
+		t.Errorf("%d of %d events were read before the other reader was gone; %+v", stalled, arrived, stats)
 	}
 }
 
@@ -368,7 +368,7 @@ func TestEventsUnsupported(t *testing.T) {
 
 func TestEventsPayload(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithClock(clk))
+	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
 	pod := s.RunPod(criserver.PodConfig{UID: "a"})
 	id := must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{}))
 	stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
@@ -405,7 +405,7 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 		if err := s.Up(); err != nil {
 			t.Fatal(err)
 		}
-		if stats := s.EventStats(); stats.Held != 0 || stats.Dropped == 0 || stats.Readers != 0 {
+		if stats := serverconfig.Of(s).EventStats(); stats.Held != 0 || stats.Dropped == 0 || stats.Readers != 0 {
 			t.Errorf("model %d: %+v", model, stats)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "c"}))
@@ -424,14 +424,17 @@ func TestServerStopsWhileEventsWait(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{EventBuffer: 1}))
 		watchEvents(t, t.Context(), s, dial(t, s), 1)
-		var plans []criserver.PodPlan
-		for i := range 3000 {
-			plans = append(plans, criserver.PodPlan{PodConfig: criserver.PodConfig{Name: fmt.Sprint(i)}})
-		}
-		s.Play(plans...)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 3000 {
+				s.RunPod(criserver.PodConfig{})
+			}
+		}()
 		if model == criserver.Containerd2 {
-			waitUntil(t, func() bool { return s.EventStats().LongestEnqueue > 5*time.Millisecond })
+			waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().LongestEnqueue > 5*time.Millisecond })
 		}
 		s.Stop()
+		<-done
 	}
 }

@@ -2,28 +2,33 @@ package criserver_test
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // A node with a crashing container on a socket, for a program that speaks CRI.
-func ExampleServer_Play() {
+func ExampleServer() {
 	s, err := criserver.Start(criserver.WithModel(criserver.Containerd2))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer s.Stop()
-	s.Play(criserver.PodPlan{
-		PodConfig: criserver.PodConfig{Name: "web"},
-		Containers: []criserver.ContainerPlan{{
-			ContainerConfig: criserver.ContainerConfig{Name: "nginx"},
-			RunFor:          2 * time.Second, ExitCode: 1,
-			Restart: criserver.RestartAlways, BackOff: time.Second,
-		}},
-	})
-	s.Settle() // waits for the first steps: the pod has started, its container runs
+	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
+	container, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "nginx"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// A program that is given s.Endpoint() sees the container running, and then its exit.
+	if err := s.ExitContainer(container, 1, "Error"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := s.RestartContainer(container); err != nil {
+		fmt.Println(err)
+		return
+	}
 	fmt.Println(s.Present())
-	// Output: 1 1
+	// Output: 1 2
 }

@@ -15,38 +15,24 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// TaskExit is the end of a process, as containerd reports it in its own stream of events. The
-// models of containerd report the end of each container, sandbox and command before lists, statuses
-// and CRI's events show it, and none while they are down.
-type TaskExit struct {
-	// ContainerID is the container or sandbox.
-	ContainerID string
-	// ID is the ID of the process: ContainerID for the first process of a container, another for a
-	// command in it. SendTaskExit reads an empty ID as ContainerID.
-	ID string
-	// PID is the process's PID. SendTaskExit reads 0 as the PID of the container's first process.
-	PID uint32
-	// ExitCode is the exit code.
-	ExitCode uint32
-	// ExitedAt is when it exited. SendTaskExit reads a zero time as now.
-	ExitedAt time.Time
-}
+func (c controls) SendTaskExit(e serverconfig.TaskExit) { c.sendTaskExit(e) }
 
-// SendTaskExit sends an exit that the test invents: too early, twice, or for a container that does
-// not exist. Only present subscribers get it.
-func (s *Server) SendTaskExit(e TaskExit) {
+// sendTaskExit reports the end of a process to the subscribers.
+func (s *Server) sendTaskExit(e serverconfig.TaskExit) {
 	if e.ID == "" {
 		e.ID = e.ContainerID
 	}
 	if e.ExitedAt.IsZero() {
-		e.ExitedAt = s.cfg.clock.Now()
+		e.ExitedAt = s.cfg.own.Clock.Now()
 	}
 	if e.PID == 0 {
 		e.PID = madeUpPID(e.ContainerID)
 	}
-	s.exits.send(exitTopic, e.encode())
+	s.exits.send(exitTopic, encodeTaskExit(e))
 }
 
 // madeUpPID is the PID of a container or sandbox that ContainerConfig gives none. It is larger than any
@@ -69,7 +55,7 @@ func (c *simContainer) pid() uint32 {
 func (s *Server) processStarted(id string, pid uint32) {
 	if !s.cfg.crio {
 		start := appendVarint(appendBytes(nil, 1, []byte(id)), 2, uint64(pid)) // container_id, pid
-		s.exits.send(startTopic, encodeEvent(startTopic, "TaskStart", start, s.cfg.clock.Now()))
+		s.exits.send(startTopic, encodeEvent(startTopic, "TaskStart", start, s.cfg.own.Clock.Now()))
 	}
 }
 
@@ -77,29 +63,27 @@ func (s *Server) processStarted(id string, pid uint32) {
 func (s *Server) containerChanged(topic, id string) {
 	if !s.cfg.crio {
 		name := map[string]string{createTopic: "ContainerCreate", deleteTopic: "ContainerDelete"}[topic]
-		s.exits.send(topic, encodeEvent(topic, name, appendBytes(nil, 1, []byte(id)), s.cfg.clock.Now()))
+		s.exits.send(topic, encodeEvent(topic, name, appendBytes(nil, 1, []byte(id)), s.cfg.own.Clock.Now()))
 	}
 }
 
-// TaskExitReaders returns how many subscribers will get the next exit. A stream that was just
-// opened may not be included yet.
-func (s *Server) TaskExitReaders() int {
-	s.exits.mu.Lock()
-	defer s.exits.mu.Unlock()
-	return len(s.exits.readers)
+func (c controls) TaskExitReaders() int {
+	c.exits.mu.Lock()
+	defer c.exits.mu.Unlock()
+	return len(c.exits.readers)
 }
 
 // processExited tells the exit of a container's or sandbox's first process, as the model does.
 func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) {
 	if !s.cfg.crio {
 		code := uint32(exitCode) //nolint:gosec // exit codes are small
-		s.SendTaskExit(TaskExit{ContainerID: id, PID: pid, ExitCode: code, ExitedAt: time.Unix(0, at)})
+		s.sendTaskExit(serverconfig.TaskExit{ContainerID: id, PID: pid, ExitCode: code, ExitedAt: time.Unix(0, at)})
 		return
 	}
-	if s.cfg.exitsDir == "" {
+	if s.cfg.own.ExitFiles == "" {
 		return
 	}
-	path := filepath.Join(s.cfg.exitsDir, id)
+	path := filepath.Join(s.cfg.own.ExitFiles, id)
 	temporary := path + ".ABCDEF"
 	// A folder that the test has taken away gets no files.
 	_ = errors.Join(os.WriteFile(temporary, []byte(strconv.Itoa(int(exitCode))), 0o600), os.Rename(temporary, path))
@@ -218,8 +202,8 @@ func subscribe(server any, stream grpc.ServerStream) error {
 	}
 }
 
-// encode returns the message that containerd sends of an exit.
-func (e TaskExit) encode() rawMessage {
+// encodeTaskExit returns the message that containerd sends of an exit.
+func encodeTaskExit(e serverconfig.TaskExit) rawMessage {
 	exit := appendBytes(nil, 1, []byte(e.ContainerID))  // container_id
 	exit = appendBytes(exit, 2, []byte(e.ID))           // id
 	exit = appendVarint(exit, 3, uint64(e.PID))         // pid

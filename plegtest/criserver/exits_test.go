@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -112,7 +113,7 @@ func TestSubscribeRefuses(t *testing.T) {
 		want   codes.Code
 	}{
 		"another filter":      {criserver.WithModel(criserver.Containerd2), `topic~="/tasks/"`, codes.InvalidArgument},
-		"without exit events": {criserver.WithoutExitEvents(), tasksExit, codes.Unimplemented},
+		"without exit events": {criserver.WithConfig(serverconfig.Config{NoTaskExits: true}), tasksExit, codes.Unimplemented},
 		"CRI-O":               {criserver.WithModel(criserver.CRIO), tasksExit, codes.Unimplemented},
 	} {
 		s, err := criserver.Start(test.opt)
@@ -138,7 +139,8 @@ func TestSubscribeRefuses(t *testing.T) {
 // A file of each container that ends while it runs, and of no sandbox.
 func TestExitFiles(t *testing.T) {
 	dir := t.TempDir()
-	s, err := criserver.Start(criserver.WithModel(criserver.CRIO), criserver.WithExitFiles(dir))
+	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
+		criserver.WithConfig(serverconfig.Config{ExitFiles: dir}))
 	if err != nil {
 		t.Fatal(err)
 	}

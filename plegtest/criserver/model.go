@@ -12,13 +12,14 @@ import (
 type Model int
 
 const (
-	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers. Each reader
-	// has a buffer of 100; while it is full, the server's own operations wait for the reader. While
-	// there is no reader, events are held for five minutes, and the next reader gets them first.
-	// The server notices that a reader is gone only at the next event, which is lost. Each further
-	// event is lost with a probability of ½, until the queue notices too and holds events. The last
-	// event of a sandbox comes before the sandbox disappears from the list. Like every containerd,
-	// it also has an event stream of its own: see TaskExit.
+	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers.
+	// Each reader has a buffer of 100; while it is full, the server's own operations wait
+	// for the reader. While there is no reader, events are held for five minutes, and the
+	// next reader gets them first. The server notices that a reader is gone when there is
+	// an event for it, which is lost; each further event is lost with a probability of ½,
+	// or else the queue notices too, and holds it. The last event of a sandbox comes
+	// before the sandbox disappears from the list. As every containerd, it has a stream of
+	// events of its own beside CRI's, which reports exits before CRI shows them.
 	Containerd2 Model = iota
 	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; while it is full,
 	// events are dropped. Each event goes to only one of the readers. A call whose reader is gone

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -45,7 +46,7 @@ func TestModelsDiffer(t *testing.T) {
 		},
 	} {
 		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, criserver.WithModel(tc.model), criserver.WithClock(clk))
+		s := startServer(t, criserver.WithModel(tc.model), criserver.WithConfig(serverconfig.Config{Clock: clk}))
 		c := dial(t, s)
 		stream := watchEvents(t, t.Context(), s, c, 1)
 		check := func(what string, got, want bool) {
@@ -134,12 +135,12 @@ func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
 		s.BreakEventStreams(nil)
 		_, _ = stream.Recv() // the end
-		waitUntil(t, func() bool { return s.EventStats().Readers == 0 })
+		waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 0 })
 		const pods = 20
 		for range pods {
 			s.RunPod(criserver.PodConfig{})
 		}
-		lost[2*pods-s.EventStats().Held] = true
+		lost[2*pods-serverconfig.Of(s).EventStats().Held] = true
 		if lost[0] && lost[1] && lost[2] {
 			return
 		}
@@ -166,14 +167,14 @@ func TestProgramsFailToStart(t *testing.T) {
 			if want != codes.OK {
 				return
 			}
-			sent := w.server.EventStats().Held
+			sent := serverconfig.Of(w.server).EventStats().Held
 			_, err = w.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: r.ContainerId})
 			if s := w.status(r.ContainerId); status.Code(err) != codes.Unknown || s.ExitCode != 128 ||
 				s.Reason != "StartError" || s.StartedAt != 0 || s.FinishedAt == 0 ||
 				s.Message != "failed to create containerd task: no such" {
 				t.Errorf("starting: %v, %v", err, s)
 			}
-			if n := w.server.EventStats().Held; n != sent {
+			if n := serverconfig.Of(w.server).EventStats().Held; n != sent {
 				t.Errorf("%d events", n-sent)
 			}
 		}, criserver.WithModel(model))
@@ -223,7 +224,7 @@ func TestContainerdsHabits(t *testing.T) {
 		id := must[string](t)(s.RunContainer(s.RunPod(criserver.PodConfig{}), criserver.ContainerConfig{}))
 		var got []string
 		for _, do := range []func() error{
-			func() error { return s.OOMKill(id) },
+			func() error { return serverconfig.Of(s).OOMKill(id) },
 			func() error { return s.ExitContainer(id, 0, "") },
 		} {
 			if err := do(); err != nil {

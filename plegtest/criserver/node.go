@@ -130,7 +130,7 @@ type node struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	// rand is the source of IDs and jitter. order is the source of the order of lists,
+	// rand is the source of IDs. order is the source of the order of lists,
 	// so that the number of lists does not affect anything else.
 	rand, order *rand.Rand
 
@@ -164,17 +164,6 @@ func (n *node) idLocked() string {
 	return fmt.Sprintf("%016x%016x%016x%016x", n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64())
 }
 
-func (n *node) newPodName() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.newPodNameLocked()
-}
-
-func (n *node) newPodNameLocked() string {
-	n.podCount++
-	return fmt.Sprint("pod-", n.podCount)
-}
-
 // now returns the time in nanoseconds. The API requires times above 0.
 func (n *node) now() int64 {
 	return max(1, n.clock.Now().UnixNano())
@@ -198,7 +187,8 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	}
 	pod := n.podLocked(config.UID)
 	if config.Name == "" {
-		config.Name = n.newPodNameLocked()
+		n.podCount++
+		config.Name = fmt.Sprint("pod-", n.podCount)
 	}
 	if config.Namespace == "" {
 		config.Namespace = "default"

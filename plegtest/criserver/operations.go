@@ -126,19 +126,16 @@ func (s *Server) ExitContainer(containerID string, exitCode int32, reason string
 	return nil
 }
 
-// OOMKill kills a process of a running container, but not the first, because the container has used
-// up its memory. The container's exit will have the reason "OOMKilled", whatever the exit code.
-// containerd shows that reason even while the container runs.
-func (s *Server) OOMKill(containerID string) error {
-	n := s.node
+func (c controls) OOMKill(containerID string) error {
+	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c, err := n.containerLocked(containerID)
-	if err == nil && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-		c.outOfMemory = true
+	ctr, err := n.containerLocked(containerID)
+	if err == nil && ctr.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		ctr.outOfMemory = true
 		if !n.crio {
-			c.reason = reasonOOM
-			n.showContainerLocked(c)
+			ctr.reason = reasonOOM
+			n.showContainerLocked(ctr)
 		}
 	}
 	return err

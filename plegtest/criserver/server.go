@@ -15,10 +15,10 @@ import (
 )
 
 // Server is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
-// the test runs, exits, restarts and removes containers with the server's methods, or
-// plays a timetable. Clients can only read: the server refuses any other call with
-// PermissionDenied, and Violations returns it. With WithPrograms they can also run pods
-// whose containers are functions of this process.
+// the test runs, exits, restarts and removes containers with the server's methods. Clients
+// can only read: the server refuses any other call with PermissionDenied, and Violations
+// returns it. With WithPrograms they can also run pods whose containers are functions of
+// this process.
 //
 // Lists are in random order, as in containerd. The methods may be called from several goroutines at
 // once. Methods that change a container may block on a slow reader of the event stream, as the
@@ -28,11 +28,10 @@ type Server struct {
 	dir    string // set once by Start
 	socket string // set once by Start
 
-	node      *node
-	hub       *eventHub
-	exits     *exitHub
-	timetable *timetable
-	guard     *callGuard
+	node  *node
+	hub   *eventHub
+	exits *exitHub
+	guard *callGuard
 
 	// upDown is held for the whole of Up and Down. They wait for calls while they hold
 	// it, so no call may take it.
@@ -72,13 +71,12 @@ func Start(opts ...Option) (*Server, error) {
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // Stop ends it
 	random := func(stream uint64) *rand.Rand {
-		return rand.New(rand.NewPCG(cfg.own.Seed, stream)) //nolint:gosec // not for secrets
+		return rand.New(rand.NewPCG(1, stream)) //nolint:gosec // not for secrets
 	}
-	s.node = newNode(cfg.clock, cfg.crio, random(0), random(1))
-	s.hub = newEventHub(cfg.habits, cfg.clock, random(2))
+	s.node = newNode(cfg.own.Clock, cfg.crio, random(0), random(1))
+	s.hub = newEventHub(cfg.habits, cfg.own.Clock, random(2))
 	s.exits = newExitHub()
-	s.timetable = newTimetable(cfg.clock)
-	s.guard = newCallGuard(cfg.clock, s.CutConnections)
+	s.guard = newCallGuard(cfg.own.Clock, s.CutConnections)
 	s.guard.writable = cfg.programs != nil
 	if err := s.Up(); err != nil {
 		return nil, errors.Join(err, s.removeDir())
@@ -108,11 +106,10 @@ func (s *Server) Endpoint() string {
 	return "unix://" + s.socket
 }
 
-// Stop ends the server: the timetable, every call, every connection. It returns when
-// every goroutine of the server has ended. It may be called twice.
+// Stop ends the server: every call, every connection. It returns when every goroutine of the
+// server has ended. It may be called twice.
 func (s *Server) Stop() {
-	s.hub.stop() // first, because the timetable may be waiting for it
-	s.timetable.stop()
+	s.hub.stop()
 	s.end() // before Down, which waits for the calls that wait for programs
 	s.Down()
 	s.programs.Wait() // after Down, for a call may start one
@@ -166,7 +163,7 @@ func (s *Server) Up() error {
 		grpc.WaitForHandlers(true),
 	)
 	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &service{s: s})
-	if !s.cfg.crio && !s.cfg.noExitEvents {
+	if !s.cfg.crio && !s.cfg.own.NoTaskExits {
 		up.grpc.RegisterService(&eventsService, s)
 	}
 	if s.cfg.programs != nil {

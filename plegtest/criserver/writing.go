@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
 // writingCalls are the CRI methods that a server with programs serves beside the reading
@@ -197,7 +199,7 @@ func (c *service) letEnd(ctx context.Context, grace time.Duration, ids ...string
 			ending = append(ending, p)
 		}
 	}
-	timer := c.s.cfg.clock.NewTimer(grace)
+	timer := c.s.cfg.own.Clock.NewTimer(grace)
 	defer timer.Stop()
 	for _, p := range ending {
 		select {
@@ -243,7 +245,7 @@ func (c *service) ExecSync(ctx context.Context,
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(context.Canceled) })()
 	if req.Timeout > 0 {
-		timer := c.s.cfg.clock.NewTimer(time.Duration(req.Timeout) * time.Second)
+		timer := c.s.cfg.own.Clock.NewTimer(time.Duration(req.Timeout) * time.Second)
 		defer timer.Stop()
 		stop := make(chan struct{})
 		defer close(stop)
@@ -261,7 +263,9 @@ func (c *service) ExecSync(ctx context.Context,
 	done := make(chan int, 1)
 	c.s.programs.Go(func() {
 		code := guardedRun(ctx, p.program.Exec, run)
-		c.s.SendTaskExit(TaskExit{ContainerID: req.ContainerId, ID: "exec", ExitCode: uint32(code)}) //nolint:gosec // small
+		exit := serverconfig.TaskExit{ContainerID: req.ContainerId, ID: "exec"}
+		exit.ExitCode = uint32(code) //nolint:gosec // small
+		c.s.sendTaskExit(exit)
 		done <- code
 	})
 	select {

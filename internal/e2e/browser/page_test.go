@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg/internal/e2e/browser"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -115,7 +116,7 @@ func TestUnconfirmedExitShows(t *testing.T) {
 	id := run(t, n, "web-0")
 	await(t, tab, lane("web-0")+`.includes('running')`)
 	await(t, tab, `document.getElementById('facts').innerText.includes('exit stream connected')`)
-	n.SendTaskExit(criserver.TaskExit{ContainerID: id, ExitCode: 137})
+	serverconfig.Of(n.Server).SendTaskExit(serverconfig.TaskExit{ContainerID: id, ExitCode: 137})
 	await(t, tab, lane("web-0")+`.includes('✕ 137 unconfirmed')`)
 	await(t, tab, `/^Degraded: container app of pod shop\/web-0 exited .* s ago \(code 137\); the runtime says `+
 		`running\.$/.test(document.getElementById('sentence').innerText)`)

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -42,7 +44,7 @@ const crashing = 5
 // TestFootprint runs the program on a node of 110 pods, as many as a kubelet allows by
 // default, and measures it idle, busy, and busy with somebody looking at the page.
 func TestFootprint(t *testing.T) {
-	s := startServer(t)
+	s := proctest.CRIServer(t)
 	for i := range *footprintPods {
 		sandbox := s.RunPod(criserver.PodConfig{
 			Namespace: "production", Name: fmt.Sprintf("frontend-6d4cf56db6-%05d", i), Labels: ordinaryLabels(i),
@@ -72,12 +74,14 @@ func TestFootprint(t *testing.T) {
 		return cores
 	}
 	idle := span("idle")
+	plans := timetable.New(s, clock.RealClock{})
+	t.Cleanup(plans.Stop)
 	for i := range crashing {
-		s.Play(criserver.PodPlan{
+		plans.Play(timetable.PodPlan{
 			PodConfig: criserver.PodConfig{Namespace: "production", Name: fmt.Sprintf("crash-%d", i)},
-			Containers: []criserver.ContainerPlan{{
+			Containers: []timetable.ContainerPlan{{
 				ContainerConfig: criserver.ContainerConfig{Name: "app"}, RunFor: 500 * time.Millisecond, ExitCode: 1,
-				Restart: criserver.RestartAlways, BackOff: 500 * time.Millisecond, MaxBackOff: 500 * time.Millisecond,
+				Restarts: timetable.Forever, BackOff: 500 * time.Millisecond, MaxBackOff: 500 * time.Millisecond,
 			}},
 		})
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/proctest"
-	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // patience is how long a test waits for something that must come.
@@ -60,14 +59,4 @@ func eventually(t *testing.T, missing func() string) {
 		}
 	}
 	t.Fatalf("not within %v: %s", patience, last)
-}
-
-func startServer(t *testing.T) *criserver.Server {
-	t.Helper()
-	s, err := criserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	return s
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -102,7 +103,7 @@ func TestNodeProblemDetector(t *testing.T) {
 				"the rule runs the program, no longer than any plugin may run")
 			claim(t, c.PluginConfig.MaxOutputLength == 80, "80 bytes are kept")
 
-			s := startServer(t)
+			s := proctest.CRIServer(t)
 			s.RunPod(criserver.PodConfig{Name: "web"})
 			last := len(rule.Args) - 1
 			expect := func(code int, says string) {

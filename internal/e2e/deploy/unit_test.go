@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -94,12 +97,14 @@ func TestUnit(t *testing.T) {
 // Every system call that the program makes while it watches a busy node and serves is in the
 // unit's filter, on a Debian with the same systemd.
 func TestUnitAllowsItsSystemCalls(t *testing.T) {
-	s := startServer(t)
-	s.Play(criserver.PodPlan{
+	s := proctest.CRIServer(t)
+	plans := timetable.New(s, clock.RealClock{})
+	t.Cleanup(plans.Stop)
+	plans.Play(timetable.PodPlan{
 		PodConfig: criserver.PodConfig{Name: "crash"},
-		Containers: []criserver.ContainerPlan{{
+		Containers: []timetable.ContainerPlan{{
 			ContainerConfig: criserver.ContainerConfig{Name: "app"}, RunFor: 200 * time.Millisecond, ExitCode: 1,
-			Restart: criserver.RestartAlways, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
+			Restarts: timetable.Forever, BackOff: 200 * time.Millisecond, MaxBackOff: 200 * time.Millisecond,
 		}},
 	})
 	dir := t.TempDir()

@@ -65,18 +65,18 @@ var quiet = []string{"panel Bad data A", "panel Bad data B"}
 // have kubernetes-mixin's rule, alert and panels.
 func TestAlertsFireAndResolve(t *testing.T) {
 	p := build(t)
-	node := startNode(t)
+	node := proctest.CRIServer(t)
 	watch := target{"watch", proctest.FreeAddress(t)}
 	p.startWatch(t, node, watch.address)
 	agent := target{"agent", proctest.FreeAddress(t)}
 	agentNode := p.startAgent(t, agent.address)
-	unreadNode, unread := startNode(t), target{"unread", proctest.FreeAddress(t)}
+	unreadNode, unread := proctest.CRIServer(t), target{"unread", proctest.FreeAddress(t)}
 	stdout := p.startWatch(t, unreadNode, unread.address)
 	early := target{"early", proctest.FreeAddress(t)} // nobody listens there yet
 	fake, fakeAddress, _ := startFake(t)
 	_, goneAddress, endGone := startFake(t)
 	_, lostAddress, endLost := startFake(t)
-	exitsNode, noexits := startNode(t), target{"noexits", proctest.FreeAddress(t)}
+	exitsNode, noexits := proctest.CRIServer(t), target{"noexits", proctest.FreeAddress(t)}
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
 	healExits := exitsNode.Inject(criserver.Fault{Method: "Subscribe", Err: unavailable})
 	targets := []target{
@@ -123,7 +123,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	endGone()
 	endLost()
 	p.startWatch(t, exitsNode, noexits.address)
-	earlyNode := startNode(t)
+	earlyNode := proctest.CRIServer(t)
 	earlyNode.Down()
 	p.startWatch(t, earlyNode, early.address, "--wait")
 	answers(t, "http://"+watch.address+"/") // who looks at the page makes a subscriber with a name

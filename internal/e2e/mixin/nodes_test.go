@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -35,17 +36,6 @@ func build(t *testing.T) programs {
 		}
 	}
 	return p
-}
-
-// startNode starts a node, whose faults are the test's.
-func startNode(t *testing.T, opts ...criserver.Option) *criserver.Server {
-	t.Helper()
-	node, err := criserver.Start(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(node.Stop)
-	return node
 }
 
 // valve passes on nothing while it is shut: a process that writes to it stands still.
@@ -78,7 +68,7 @@ func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 		}
 		return 0
 	}
-	node := startNode(t, criserver.WithPrograms(map[string]criserver.Program{"localhost/sleep": {Main: sleep}}))
+	node := proctest.CRIServer(t, criserver.WithPrograms(map[string]criserver.Program{"localhost/sleep": {Main: sleep}}))
 	dir := t.TempDir()
 	manifest := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sleep"}, "spec": {"containers": [
 		{"name": "sleep", "image": "localhost/sleep", "imagePullPolicy": "IfNotPresent"}]}}`

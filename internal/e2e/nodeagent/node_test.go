@@ -46,21 +46,8 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
-	daemon, err := testnode.Start(t.Context())
-	n.must(err)
-	n.daemon = daemon
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the runtime's log ends:\n%s", daemon.Log(20))
-		}
-		if err := daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	n.client, err = daemon.Client()
-	n.must(err)
-	t.Cleanup(func() { n.client.Close() })
-	n.must(daemon.ImportBusybox(t.Context(), otherImage))
+	n.daemon, n.client = testnode.ForTest(t)
+	n.must(n.daemon.ImportBusybox(t.Context(), otherImage))
 	return n
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -65,7 +66,8 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	for server.TaskExitReaders() == 0 || server.Calls("ContainerStatus") < len(ids) { // what runs is followed
+	// What runs is followed.
+	for serverconfig.Of(server).TaskExitReaders() == 0 || server.Calls("ContainerStatus") < len(ids) {
 		select {
 		case <-done:
 			t.Fatal("the watch has ended")
@@ -73,7 +75,7 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		}
 	}
 	end := time.Unix(1_700_000_000, 0)
-	server.SendTaskExit(criserver.TaskExit{ContainerID: ids[0], ExitCode: 3, ExitedAt: end})
+	serverconfig.Of(server).SendTaskExit(serverconfig.TaskExit{ContainerID: ids[0], ExitCode: 3, ExitedAt: end})
 	<-reported
 	server.Down()
 	for _, id := range ids {

@@ -23,6 +23,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/examples/kubelet/adapter/container"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -240,7 +241,7 @@ func TestExitEvents(t *testing.T) {
 	var told pleg.ContainerExit
 	sandbox := server.RunPod(criserver.PodConfig{})
 	err = adapted.(pleg.ExitSource).WatchContainerExits(ctx, func() {
-		for server.TaskExitReaders() == 0 && ctx.Err() == nil {
+		for serverconfig.Of(server).TaskExitReaders() == 0 && ctx.Err() == nil {
 			runtime.Gosched()
 		}
 		_ = server.StopPodSandbox(sandbox)

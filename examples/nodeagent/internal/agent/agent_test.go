@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -239,7 +240,7 @@ func TestLateReason(t *testing.T) {
 		n.want("a", "Failed; c 0 OOMKilled(137)")
 		heal()
 		n.stop()
-		n.server.ResetCalls()
+		serverconfig.Of(n.server).ResetCalls()
 		n.start()
 		n.run(time.Minute, pod)
 		if calls := n.server.Calls("ContainerStatus"); calls != 1 {
@@ -330,7 +331,7 @@ func TestIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Minute, n.pod("a", always), n.pod("job",
 			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
-		n.server.ResetCalls()
+		serverconfig.Of(n.server).ResetCalls()
 		n.wait(time.Hour)
 		for _, method := range []string{"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer",
 			"StartContainer", "StopContainer", "RemoveContainer", "ContainerStatus", "PodSandboxStatus", "ImageStatus"} {

@@ -35,25 +35,12 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
-	daemon, err := testnode.Start(t.Context())
-	n.must(err)
-	n.daemon = daemon
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the runtime's log ends:\n%s", daemon.Log(20))
-		}
-		if err := daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	n.client, err = daemon.Client()
-	n.must(err)
-	t.Cleanup(func() { n.client.Close() })
+	n.daemon, n.client = testnode.ForTest(t)
 	program, err := deploy.Build(t.Context(), n.dir)
 	n.must(err)
-	n.must(daemon.ImportProgram(t.Context(), image, program))
+	n.must(n.daemon.ImportProgram(t.Context(), image, program))
 	n.address = kubelet.Start(t, kubelet.Options{
-		Daemon: daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: nodeName,
+		Daemon: n.daemon, Client: n.client, Manifests: n.manifests, Dir: n.dir, NodeName: nodeName,
 		Changes: map[string]any{"fileCheckFrequency": "1s"},
 	})
 	return n

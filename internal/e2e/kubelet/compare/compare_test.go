@@ -17,11 +17,10 @@ import (
 
 var (
 	programs = flag.String("programs", "", "the folder of kubelet and stock; by default .cache/kubelet")
-	chosen   = flag.String("scenes", "crash,takeover,frozen,undeleted,wedge,hang,inits,lives,idle", "what to measure")
+	chosen   = flag.String("scenes", "crash,takeover,frozen,undeleted,wedge,hang,lives,idle", "what to measure")
 	rounds   = flag.Int("rounds", 1, "how often every kubelet plays each scene that has a fault, or crash")
 	pods     = flag.Int("pods", 20, "how many pods there are, six at least")
 	lasts    = flag.Duration("lasts", 20*time.Second, "how long a runtime is frozen or a container is wedged")
-	inits    = flag.Int("inits", 200, "how many pods come and go whose init container fails")
 	lives    = flag.Int("lives", 300, "how many pods come and go under faults")
 	within   = flag.Duration("within", 2*time.Second, "the limit on a crash while another pod hangs")
 	file     = flag.String("samples", "", "a file of samples to add to")
@@ -83,8 +82,6 @@ func playAll(t *testing.T, r *results, v variant) {
 			for range *rounds {
 				n.play(scenes()[i])
 			}
-		case name == "inits":
-			n.failInits()
 		case name == "lives":
 			n.comeAndGo()
 		case name == "idle":

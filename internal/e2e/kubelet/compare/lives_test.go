@@ -20,7 +20,7 @@ func (n *node) comeAndGo() {
 	random := rand.New(rand.NewPCG(1, 2))
 	var alive []string
 	for i := range *lives {
-		alive = append(alive, n.addSleeper(n.next("new")))
+		alive = append(alive, n.addSleeper(n.next()))
 		if len(alive) > atOnceAlive {
 			oldest := random.IntN(3)
 			n.remove(alive[oldest])

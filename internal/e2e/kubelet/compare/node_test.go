@@ -57,12 +57,11 @@ type node struct {
 
 // container is what the runtime reports of a container. Its times are zero until then.
 type container struct {
-	id, sandbox, pod, name string
-	pid                    int
-	creation               time.Time // when its creation began
-	created, started       time.Time // by CRI's events
-	ended, reported        time.Time // its end by the exit event, and when that event came
-	code                   int
+	id, sandbox, pod string
+	pid              int
+	creation         time.Time // when its creation began
+	created, started time.Time // by CRI's events
+	ended, reported  time.Time // its end by the exit event, and when that event came
 }
 
 // state is the running container of a pod as the kubelet shows it.
@@ -73,23 +72,14 @@ type state struct {
 
 func newNode(t *testing.T, r *results, v variant) *node {
 	n := &node{t: t, results: r, variant: v, changed: make(chan struct{})}
-	var err error
-	n.daemon, err = testnode.Start(t.Context())
-	n.must(err)
-	t.Cleanup(func() {
-		if err := n.daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	n.client, err = n.daemon.Client()
-	n.must(err)
-	t.Cleanup(func() { n.client.Close() })
+	n.daemon, n.client = testnode.ForTest(t)
 	if *programs == "" {
 		root, err := testnode.Root(t.Context())
 		n.must(err)
 		*programs = filepath.Join(root, ".cache", "kubelet")
 	}
 	dir := t.TempDir()
+	var err error
 	n.proxy, err = n.daemon.StartProxy()
 	n.must(err)
 	t.Cleanup(func() { n.proxy.Close() })
@@ -162,7 +152,7 @@ func (c *container) take(e *runtimeapi.ContainerEventResponse) {
 		c.pod, c.created, c.creation = withoutNode(e.GetPodSandboxStatus().GetMetadata().GetName()), at, at
 		for _, s := range e.ContainersStatuses {
 			if s.Id == c.id {
-				c.name, c.creation = s.GetMetadata().GetName(), time.Unix(0, s.CreatedAt)
+				c.creation = time.Unix(0, s.CreatedAt)
 			}
 		}
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
@@ -177,7 +167,7 @@ func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 		_ = source.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) {
 			n.note(e.ContainerID, func(c *container) {
 				if c.reported.IsZero() {
-					c.ended, c.reported, c.code = e.FinishedAt, time.Now(), e.ExitCode
+					c.ended, c.reported = e.FinishedAt, time.Now()
 				}
 			})
 		})
@@ -323,14 +313,14 @@ func (n *node) addSleeper(name string) string {
 }
 
 // next returns the name of a pod that is to come and go.
-func (n *node) next(prefix string) string {
+func (n *node) next() string {
 	n.added++
-	return fmt.Sprintf("%s%03d", prefix, n.added)
+	return fmt.Sprintf("new%03d", n.added)
 }
 
 // addNew adds a pod, and measures until the kubelet shows that it runs.
 func (n *node) addNew(kind string) string {
-	at, name := time.Now(), n.addSleeper(n.next("new"))
+	at, name := time.Now(), n.addSleeper(n.next())
 	n.await("runs a new pod", func(shown map[string]state) bool { return shown[name].id != "" })
 	if kind != "" {
 		n.add(kind, time.Since(at))

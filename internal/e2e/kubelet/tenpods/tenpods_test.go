@@ -72,16 +72,7 @@ func newEmptyNode(t *testing.T) *node {
 	if *programs == "" {
 		*programs = filepath.Join(root, ".cache", "kubelet")
 	}
-	daemon, err := testnode.Start(t.Context())
-	n.must(err)
-	t.Cleanup(func() {
-		if err := daemon.Close(); err != nil {
-			t.Error("taking the runtime down:", err)
-		}
-	})
-	client, err := daemon.Client()
-	n.must(err)
-	t.Cleanup(func() { client.Close() })
+	daemon, client := testnode.ForTest(t)
 	dir := t.TempDir()
 	n.options = kubelet.Options{
 		Daemon: daemon, Client: client, Manifests: filepath.Join(dir, "manifests"), Dir: dir, NodeName: nodeName,

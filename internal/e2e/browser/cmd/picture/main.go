@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg/internal/e2e/browser"
+	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
@@ -46,7 +48,9 @@ func picture(w browser.Window, out string, pods int, hang, freeze bool, after ti
 		return err
 	}
 	defer node.Close()
-	node.Play(plans(pods)...)
+	lives := timetable.New(node.Server, clock.RealClock{})
+	defer lives.Stop()
+	lives.Play(plans(pods)...)
 	tab, closeTab, err := browser.Open(context.Background(), w, node.Page.URL)
 	if err != nil {
 		return err
@@ -110,28 +114,27 @@ func check(tab context.Context, file string) error {
 
 // plans are the lives of a node's pods: a few lively ones, and the rest quiet with a
 // container that ends at times.
-func plans(n int) []criserver.PodPlan {
+func plans(n int) []timetable.PodPlan {
 	const s = time.Second
-	container := func(name string, start time.Duration) criserver.ContainerPlan {
-		return criserver.ContainerPlan{ContainerConfig: criserver.ContainerConfig{Name: name}, StartAfter: start}
+	container := func(name string, start time.Duration) timetable.ContainerPlan {
+		return timetable.ContainerPlan{ContainerConfig: criserver.ContainerConfig{Name: name}, StartAfter: start}
 	}
-	pod := func(namespace, name string, start time.Duration, containers ...criserver.ContainerPlan) criserver.PodPlan {
-		return criserver.PodPlan{
+	pod := func(namespace, name string, start time.Duration, containers ...timetable.ContainerPlan) timetable.PodPlan {
+		return timetable.PodPlan{
 			PodConfig:  criserver.PodConfig{Namespace: namespace, Name: name},
 			StartAfter: start, Containers: containers,
 		}
 	}
 	cart := container("cart", s)
-	cart.RunFor, cart.ExitCode, cart.Restart, cart.BackOff, cart.MaxBackOff = 3*s, 1, criserver.RestartAlways, 2*s, 8*s
+	cart.RunFor, cart.ExitCode, cart.Restarts, cart.BackOff, cart.MaxBackOff = 3*s, 1, timetable.Forever, 2*s, 8*s
 	search := container("search", s)
-	search.RunFor, search.ExitCode, search.Reason, search.Restart, search.Restarts, search.BackOff =
-		9*s, 137, "OOMKilled", criserver.RestartOnFailure, 1, 4*s
+	search.RunFor, search.ExitCode, search.Reason, search.Restarts, search.BackOff = 9*s, 137, "OOMKilled", 1, 4*s
 	fetch, toPDF := container("fetch", s), container("print", 5*s)
 	fetch.RunFor, toPDF.RunFor = 4*s, 7*s
 	report := pod("jobs", "report", 3*s, fetch, toPDF)
 	canary := pod("shop", "canary", 6*s, container("nginx", s), container("proxy", 2*s))
 	canary.LiveFor, canary.LingerFor, canary.ReturnAfter = 10*s, 2*s, 8*s
-	plans := []criserver.PodPlan{
+	plans := []timetable.PodPlan{
 		pod("shop", "web-0", 0, container("nginx", s), container("proxy", 2*s)),
 		pod("shop", "cart-0", 2*s, cart), pod("shop", "search-0", 4*s, search),
 		report, canary, pod("kube-system", "kube-proxy-x7k2p", 0, container("kube-proxy", s)),
@@ -139,7 +142,7 @@ func plans(n int) []criserver.PodPlan {
 	for i := len(plans); i < n; i++ {
 		worker := container("worker", time.Duration(i%17)*s/4)
 		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, int32(i%7/6)
-		worker.Restart, worker.BackOff = criserver.RestartAlways, time.Duration(1+i%4)*s
+		worker.Restarts, worker.BackOff = timetable.Forever, time.Duration(1+i%4)*s
 		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i),
 			time.Duration(i%10)*s/5, worker))
 	}

@@ -1,4 +1,4 @@
-package cri
+package wire
 
 import (
 	"hash/maphash"
@@ -31,21 +31,19 @@ import (
 // exact but for the hashes. The result "not the same" need not be: the item is then decoded
 // as a whole, which also rejects malformed bytes.
 
-// The numbers of the map fields in a runtime.v1.PodSandbox and a
-// runtime.v1.Container.
-var (
-	labelsNumber      = [kinds]protowire.Number{sandboxes: 5, containers: 8}
-	annotationsNumber = [kinds]protowire.Number{sandboxes: 6, containers: 9}
-)
+// Maps are the numbers of the fields of an item that are maps.
+type Maps [2]protowire.Number
 
-// idNumber is the number of the ID in both.
-const idNumber = 1
+// entry reports whether a field is an entry of a map.
+func (m Maps) entry(number protowire.Number, value []byte) bool {
+	return value != nil && (number == m[0] || number == m[1])
+}
 
 // mapSeed is the seed of the hashes of all traces.
 var mapSeed = maphash.MakeSeed()
 
-// trace is what is kept of the bytes of an item to recognise it.
-type trace struct {
+// Trace is what is kept of the bytes of an item to recognise it.
+type Trace struct {
 	// fields are the fields that are not maps, one after the other, in one string: lists
 	// come in random order, and the cost of comparing is the cost of fetching.
 	fields string
@@ -67,62 +65,17 @@ func (e *entries) add(field []byte) {
 	e.hash += maphash.Bytes(mapSeed, field)
 }
 
-// nextField returns the first field of a message, which must not be empty: its number,
-// its value if it is length-delimited, else nil, and its total length, which is negative
-// if the field is malformed.
-func nextField(message []byte) (number protowire.Number, value []byte, length int) {
-	// Nearly every field has a number below 16 and a length below 128, one byte each.
-	// This fast path saves a third of the cost of a list.
-	if len(message) >= 2 && 1<<3 <= message[0] && message[0] < 0x80 && message[1] < 0x80 {
-		number, second := protowire.Number(message[0]>>3), int(message[1])
-		switch protowire.Type(message[0] & 7) {
-		case protowire.BytesType:
-			if 2+second <= len(message) {
-				return number, message[2 : 2+second], 2 + second
-			}
-		case protowire.VarintType:
-			return number, nil, 2
-		default: // rare
-		}
-	}
-	number, typ, tagLength := protowire.ConsumeTag(message)
-	if tagLength < 0 {
-		return 0, nil, tagLength
-	}
-	message = message[tagLength:]
-	if typ == protowire.BytesType {
-		value, length = protowire.ConsumeBytes(message)
-	} else {
-		length = protowire.ConsumeFieldValue(number, typ, message)
-	}
-	if length < 0 {
-		return 0, nil, length
-	}
-	return number, value, tagLength + length
-}
-
-// wireID returns the ID of an item if it is the first field, as in every known encoder.
-func wireID(message []byte) []byte {
-	if len(message) == 0 {
-		return nil
-	}
-	if number, value, length := nextField(message); length > 0 && number == idNumber {
-		return value
-	}
-	return nil
-}
-
-// traceOf returns the trace of an item. decoded is the number of labels and annotations
-// that decoding it has given. The trace does not retain the message.
-func traceOf(k kind, message []byte, decoded int) trace {
-	var t trace
+// TraceOf returns the trace of an item. decoded is the number of entries of its maps that
+// decoding it has given. The trace does not retain the message.
+func TraceOf(message []byte, maps Maps, decoded int) Trace {
+	var t Trace
 	var fields []byte
 	for len(message) > 0 {
-		number, value, length := nextField(message)
+		number, value, length := Next(message)
 		if length < 0 {
-			return trace{}
+			return Trace{}
 		}
-		if field := message[:length]; isEntry(k, number, value) {
+		if field := message[:length]; maps.entry(number, value) {
 			t.maps.add(field)
 		} else {
 			fields = append(fields, field...)
@@ -134,28 +87,23 @@ func traceOf(k kind, message []byte, decoded int) trace {
 	return t
 }
 
-// isEntry reports whether a field is an entry of the labels or annotations.
-func isEntry(k kind, number protowire.Number, value []byte) bool {
-	return value != nil && (number == labelsNumber[k] || number == annotationsNumber[k])
-}
-
-// matches reports whether an item is equal to the one that the trace was taken of. It
+// Matches reports whether an item is equal to the one that the trace was taken of. It
 // allocates nothing.
-func (t *trace) matches(k kind, message []byte) bool {
+func (t *Trace) Matches(message []byte, maps Maps) bool {
 	if !t.usable {
 		return false
 	}
 	fields := t.fields      // what has not been matched yet
 	rest, run := message, 0 // the fields in rest[:run] have not been compared yet
-	var maps entries
+	var found entries
 	for at := 0; at < len(message); {
-		number, value, length := nextField(message[at:])
+		number, value, length := Next(message[at:])
 		if length < 0 {
 			return false
 		}
 		field := message[at : at+length]
 		at += length
-		if !isEntry(k, number, value) {
+		if !maps.entry(number, value) {
 			run += length
 			continue
 		}
@@ -164,9 +112,9 @@ func (t *trace) matches(k kind, message []byte) bool {
 			return false
 		}
 		rest, run = message[at:], 0
-		maps.add(field)
+		found.add(field)
 	}
-	return cutPrefix(&fields, rest[:run]) && fields == "" && maps == t.maps
+	return cutPrefix(&fields, rest[:run]) && fields == "" && found == t.maps
 }
 
 // cutPrefix removes a prefix from s, and reports whether s had it.

@@ -1,4 +1,4 @@
-package criserver_test
+package timetable_test
 
 import (
 	"fmt"
@@ -7,63 +7,97 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// nodeStates returns the containers of the node: "pod/container#attempt state exit".
-func nodeStates(t *testing.T, c runtimeapi.RuntimeServiceClient) []string {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start starts a server with a timetable, on a fake clock.
+func start(t *testing.T) (*criserver.Server, *timetable.Timetable, *testingclock.FakeClock) {
 	t.Helper()
+	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
+	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{Clock: clk}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans := timetable.New(s, clk)
+	t.Cleanup(func() {
+		plans.Stop()
+		plans.Stop()
+	})
+	return s, plans, clk
+}
+
+// nodeStates returns the containers of the node: "pod/container#attempt state exit".
+func nodeStates(t *testing.T, s *criserver.Server) []string {
+	t.Helper()
+	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := runtimeapi.NewRuntimeServiceClient(conn)
 	got := []string{}
-	for _, s := range must[*runtimeapi.ListPodSandboxResponse](t)(c.ListPodSandbox(t.Context(),
-		&runtimeapi.ListPodSandboxRequest{})).Items {
+	sandboxes, err := c.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sandboxes.Items {
 		got = append(got, s.Metadata.Name+" "+s.State.String())
 	}
-	for id, ctr := range listContainers(t, c, nil) {
-		st := containerStatus(t, c, id)
+	containers, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ctr := range containers.Containers {
+		answer, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ctr.Id})
+		if err != nil {
+			t.Fatal(err)
+		}
 		got = append(got, fmt.Sprintf("%s/%s#%d %s %d %s", ctr.Labels["io.kubernetes.pod.name"],
-			ctr.Metadata.Name, ctr.Metadata.Attempt,
-			ctr.State, st.ExitCode, st.Reason))
+			ctr.Metadata.Name, ctr.Metadata.Attempt, ctr.State, answer.Status.ExitCode, answer.Status.Reason))
 	}
 	slices.Sort(got)
 	return got
 }
 
-func TestServerPlay(t *testing.T) {
-	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithClock(clk))
-	c := dial(t, s)
-	s.Play(
-		criserver.PodPlan{
+func TestPlay(t *testing.T) {
+	s, plans, clk := start(t)
+	plans.Play(
+		timetable.PodPlan{
 			PodConfig: criserver.PodConfig{Name: "web"},
-			Containers: []criserver.ContainerPlan{
+			Containers: []timetable.ContainerPlan{
 				{ContainerConfig: criserver.ContainerConfig{Name: "crash"}, RunFor: time.Second,
-					ExitCode: 1, Restart: criserver.RestartOnFailure, BackOff: 10 * time.Second},
+					ExitCode: 1, Restarts: timetable.Forever, BackOff: 10 * time.Second},
 				{ContainerConfig: criserver.ContainerConfig{Name: "late"}, StartAfter: 5 * time.Second},
 			},
 		},
-		criserver.PodPlan{
+		timetable.PodPlan{
 			PodConfig:  criserver.PodConfig{Name: "job"},
 			StartAfter: 2 * time.Second,
-			Containers: []criserver.ContainerPlan{
-				{ContainerConfig: criserver.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second,
-					Restart: criserver.RestartOnFailure},
+			Containers: []timetable.ContainerPlan{
+				{ContainerConfig: criserver.ContainerConfig{Name: "work"}, RunFor: 3 * time.Second},
 			},
 			LiveFor: 10 * time.Second, LingerFor: 5 * time.Second, ReturnAfter: time.Minute,
 		},
 	)
-	start := clk.Now()
+	began := clk.Now()
 	at := func(d time.Duration, want ...string) {
 		t.Helper()
-		for clk.Since(start) < d {
+		for clk.Since(began) < d {
 			clk.Step(time.Second)
-			s.Settle()
+			plans.Settle()
 		}
-		s.Settle()
-		if diff := cmp.Diff(want, nodeStates(t, c)); diff != "" {
+		plans.Settle()
+		if diff := cmp.Diff(want, nodeStates(t, s)); diff != "" {
 			t.Errorf("at %v: %s", d, diff)
 		}
 	}
@@ -83,51 +117,23 @@ func TestServerPlay(t *testing.T) {
 	at(77*time.Second, "job"+ready, "job/work#0"+up, "web"+ready, "web/crash#3"+down+"1 Error", "web/late#0"+up)
 }
 
-func TestServerPlayIsSeeded(t *testing.T) {
-	run := func() []string {
-		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, criserver.WithClock(clk), criserver.WithConfig(serverconfig.Config{Seed: 5}))
-		s.Play(slices.Repeat([]criserver.PodPlan{{
-			Jitter: 0.5, LiveFor: 7 * time.Second, LingerFor: time.Second, ReturnAfter: time.Second,
-			Containers: []criserver.ContainerPlan{{RunFor: time.Second, Restart: criserver.RestartAlways,
-				BackOff: time.Second, Restarts: 3}},
-		}}, 5)...)
-		for range 300 {
-			clk.Step(100 * time.Millisecond)
-			s.Settle()
-		}
-		c := dial(t, s)
-		var got []string
-		for id, ctr := range listContainers(t, c, nil) {
-			got = append(got, fmt.Sprint(id, ctr.CreatedAt, ctr.State))
-		}
-		slices.Sort(got)
-		return got
-	}
-	a, b := run(), run()
-	if diff := cmp.Diff(a, b); diff != "" || len(a) == 0 {
-		t.Error(len(a), diff)
-	}
-}
-
 // A plan does not undo the operations of the test.
-func TestServerPlayAndOperate(t *testing.T) {
-	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithClock(clk))
-	s.Settle() // nothing plays
-	s.Play(criserver.PodPlan{
+func TestPlayAndOperate(t *testing.T) {
+	s, plans, clk := start(t)
+	plans.Settle() // nothing plays
+	plans.Play(timetable.PodPlan{
 		PodConfig: criserver.PodConfig{UID: "a"},
-		Containers: []criserver.ContainerPlan{{RunFor: time.Second, Restart: criserver.RestartAlways,
-			MaxBackOff: time.Second}},
+		Containers: []timetable.ContainerPlan{{RunFor: time.Second, Restarts: timetable.Forever,
+			BackOff: time.Second}},
 		LiveFor: time.Minute,
 	})
-	s.Settle()
+	plans.Settle()
 	sandbox := s.Sandboxes("a")[0]
 	if err := s.KillContainer(s.Containers(sandbox)[0]); err != nil {
 		t.Error(err)
 	}
 	clk.Step(10 * time.Second)
-	s.Settle()
+	plans.Settle()
 	if got := s.Containers(sandbox); len(got) != 1 {
 		t.Error(got)
 	}
@@ -135,11 +141,11 @@ func TestServerPlayAndOperate(t *testing.T) {
 		t.Error(err)
 	}
 	clk.Step(time.Hour)
-	s.Settle()
+	plans.Settle()
 	if sandboxes, _ := s.Present(); sandboxes != 0 {
 		t.Error(sandboxes)
 	}
-	s.Stop()
-	s.Play(criserver.PodPlan{}) // too late
-	s.Settle()
+	plans.Stop()
+	plans.Play(timetable.PodPlan{}) // too late
+	plans.Settle()
 }

@@ -1,4 +1,6 @@
-package criserver
+// Package timetable runs the pods of a CRI server by plans: for plegwatch's simulated node and
+// for measurements.
+package timetable
 
 import (
 	"container/heap"
@@ -6,20 +8,24 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// timetable runs entries at their times, one after another, in one goroutine that runs
-// from the first entry until stop.
-type timetable struct {
-	clock clock.Clock   // set once by newTimetable
-	wake  chan struct{} // holds one
-	quit  chan struct{} // closed by stop
-	done  chan struct{} // closed when the goroutine has ended
+// Timetable runs the steps of plans at their times, one after another, in one goroutine that
+// runs from the first step until Stop. With a fake clock, step the clock and call Settle.
+type Timetable struct {
+	server *criserver.Server // set once by New
+	clock  clock.Clock       // set once by New
+
+	wake chan struct{} // holds one
+	quit chan struct{} // closed by Stop
+	done chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
-	waiting []chan struct{} // of settle; closed when nothing is due; guarded by mu
+	waiting []chan struct{} // of Settle; closed when nothing is due; guarded by mu
 	running bool            // the goroutine has been started; guarded by mu
 	stopped bool            // guarded by mu
 }
@@ -30,19 +36,22 @@ type entry struct {
 	do  func(at time.Time)
 }
 
-func newTimetable(c clock.Clock) *timetable {
-	return &timetable{clock: c, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+// New returns a timetable without plans. The clock must be that of the server.
+func New(s *criserver.Server, c clock.Clock) *Timetable {
+	return &Timetable{
+		server: s, clock: c, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	}
 }
 
 // at adds an entry: do runs at a time, at once if the time is past. do gets the time that
 // it was added for, so that entries that it adds do not drift.
-func (t *timetable) at(when time.Time, do func(at time.Time)) {
+func (t *Timetable) at(when time.Time, do func(at time.Time)) {
 	t.enter(entry{at: when, do: do})
 }
 
 // enter adds several entries. None runs before all are added, so that their order does
 // not depend on the speed of the goroutine.
-func (t *timetable) enter(es ...entry) {
+func (t *Timetable) enter(es ...entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
@@ -57,8 +66,9 @@ func (t *timetable) enter(es ...entry) {
 	t.wakeUp()
 }
 
-// settle returns when nothing is due.
-func (t *timetable) settle() {
+// Settle returns when every step that is due by the clock is done. It may block as the
+// operations of the server do.
+func (t *Timetable) Settle() {
 	t.mu.Lock()
 	if t.stopped || !t.running {
 		t.mu.Unlock()
@@ -74,23 +84,23 @@ func (t *timetable) settle() {
 	}
 }
 
-func (t *timetable) startLocked() {
+func (t *Timetable) startLocked() {
 	if !t.running {
 		t.running = true
 		go t.run()
 	}
 }
 
-func (t *timetable) wakeUp() {
+func (t *Timetable) wakeUp() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
 	}
 }
 
-// stop ends the timetable and waits for its goroutine. The entries that are left never
-// run.
-func (t *timetable) stop() {
+// Stop ends the timetable and the server: a step may block on a reader of the server's events
+// until the server stops. The steps that are left never run. Stop may be called twice.
+func (t *Timetable) Stop() {
 	t.mu.Lock()
 	first := !t.stopped
 	t.stopped = true
@@ -99,12 +109,13 @@ func (t *timetable) stop() {
 	if first {
 		close(t.quit)
 	}
+	t.server.Stop()
 	if running {
 		<-t.done
 	}
 }
 
-func (t *timetable) run() {
+func (t *Timetable) run() {
 	defer close(t.done)
 	for {
 		e, due, wait := t.next()
@@ -136,7 +147,7 @@ func (t *timetable) run() {
 
 // next returns the entry that is due, or how long to wait for the next one; 0 means that
 // there is none.
-func (t *timetable) next() (e entry, due bool, wait time.Duration) {
+func (t *Timetable) next() (e entry, due bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {

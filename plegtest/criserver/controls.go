@@ -1,0 +1,10 @@
+package criserver
+
+import "github.com/kubepleg/pleg/internal/serverconfig"
+
+// controls has the methods of a server that only this repository uses.
+type controls struct{ *Server }
+
+func init() {
+	serverconfig.Of = func(server any) serverconfig.Controls { return controls{server.(*Server)} }
+}
