@@ -115,7 +115,7 @@ func podCost(t *testing.T, containers []*pleg.Container, happens func(rt *plegte
 
 // Rule 21: the cost of exits grows with the containers of their pod, not with their square.
 func TestRule21CostOfExitsInALargePod(t *testing.T) {
-	const few, many, most = 500, 16_000, 200
+	const few, many, most = 500, 16_000, 300
 	id := func(i int) string { return fmt.Sprintf("c-%05d", i) }
 	for name, cost := range map[string]func(n int) time.Duration{
 		"one exit event beside dead containers": func(n int) time.Duration {
