@@ -150,7 +150,8 @@ func (n *nodeWatch) open() error {
 // openBundles begins to watch bundles, if the runtime is a containerd that has them beside its socket.
 func (n *nodeWatch) openBundles() error {
 	switch v := n.runtime.version.Load(); {
-	case v == nil:
+	case v == nil: // of a runtime that is not there yet; it is asked again with the first container
+		return errors.New("the runtime's version is not known yet")
 	case v.name != "containerd":
 		return nil
 	case slices.ContainsFunc(withoutExitJSON, v.isContainerd):

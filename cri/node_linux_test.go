@@ -107,6 +107,33 @@ func TestExitJSON(t *testing.T) {
 	}
 }
 
+// A containerd that writes no exit.json is not watched for it, also if its version was not known when the watch
+// began.
+func TestNoExitJSONOfAnOlderContainerd(t *testing.T) {
+	s, err := criserver.Start(criserver.WithModel(criserver.Containerd17))
+	must(t, err)
+	t.Cleanup(s.Stop)
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
+	must(t, os.MkdirAll(filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io", app), 0o700))
+	r, err := cri.Dial(s.Endpoint(), quiet) // asks for no version
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
+	w := watchExits(t, r)
+	select {
+	case <-w.connected:
+	case err := <-w.done:
+		t.Fatal(err)
+	}
+	getPods(t, r)
+	waitFor(t, func() bool { return strings.Contains(r.DescribeRuntime(), "no exit_json: containerd v1.7") })
+	if active := metric(t, r, "pleg_cri_exit_witness", "exit_json"); active != 0 {
+		t.Error("a file is awaited that nobody writes")
+	}
+	w.cancel()
+	_ = w.ended(t)
+}
+
 // An exit that containerd's own events and exit.json both have is reported once.
 func TestEachExitOnce(t *testing.T) {
 	s, err := criserver.Start()
