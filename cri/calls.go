@@ -120,10 +120,11 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 	list := make([]pleg.RuntimeCall, len(c.pending))
 	for i, p := range c.pending {
 		list[i] = pleg.RuntimeCall{
-			Method: p.rpc.String(),
-			PodUID: p.target.podUID,
-			Object: p.target.String(),
-			Since:  p.since,
+			Method:   p.rpc.String(),
+			PodUID:   p.target.podUID,
+			Object:   p.target.String(),
+			ObjectID: p.target.id,
+			Since:    p.since,
 		}
 	}
 	return list

@@ -92,8 +92,32 @@ func scenario(base int) map[string]string {
 `,
 		"post-start": quick + shell("sleep 100000", "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"),
 		"env":        never + shell("exit $CODE", "    env: [{name: A, value: '7'}, {name: CODE, value: $(A)}]\n"),
-		"changed":    quick + shell("sleep 100000", ""),
-		"removed":    quick + shell("sleep 100000", ""),
+		// As kube-vip's static pod, and the DaemonSets of node-exporter and cilium without their service accounts and
+		// config maps.
+		"like-kube-vip": quick + "  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}]\n" +
+			shell("grep -q kubernetes /etc/hosts && sleep 100000",
+				"    securityContext: {capabilities: {add: [NET_ADMIN, NET_RAW]}}\n"),
+		"like-node-exporter": never + `  hostPID: true
+  securityContext: {runAsNonRoot: true, runAsUser: 65534}
+  volumes: [{name: root, hostPath: {path: /}}]
+` + shell("test -d /host/proc && case $(IP) in *.*.*.*) exit 3; esac", `    env:
+    - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,
+      capabilities: {drop: [ALL], add: [SYS_TIME]}}
+    volumeMounts: [{name: root, mountPath: /host, mountPropagation: HostToContainer, readOnly: true}]
+`),
+		"like-cilium": "  terminationGracePeriodSeconds: 1\n" + `  volumes: [{name: run, emptyDir: {medium: Memory}}]
+  initContainers:
+  - {name: clean, image: ` + image + `, imagePullPolicy: Never, command: [sh, -c, "test $NAME && echo x > /run/x/x"],
+      securityContext: {privileged: true}, env: [{name: NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}],
+      volumeMounts: [{name: run, mountPath: /run/x}]}
+` + shell("test -e /run/x/x && sleep 100000", `    securityContext: {privileged: true}
+    lifecycle: {postStart: {exec: {command: ['true']}}, preStop: {exec: {command: ['true']}}}
+    livenessProbe: {exec: {command: ['true']}, initialDelaySeconds: 1, periodSeconds: 1, failureThreshold: 10}
+    volumeMounts: [{name: run, mountPath: /run/x, mountPropagation: Bidirectional}]
+`),
+		"changed": quick + shell("sleep 100000", ""),
+		"removed": quick + shell("sleep 100000", ""),
 		"removed-deaf": "  terminationGracePeriodSeconds: 4\n" + shell("trap '' TERM; while true; do sleep 1; done",
 			"    lifecycle: {preStop: {exec: {command: [sleep, '1']}}}\n"),
 	}
