@@ -44,6 +44,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
+	t.Cleanup(func() { n.must(testnode.UnmountBelow(n.dir)) }) // the agent and the kubelet leave volumes in memory
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
 	n.daemon, n.client = testnode.ForTest(t)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,6 +203,10 @@ func TestVolumeInMemory(t *testing.T) {
 		mounts, err := os.ReadFile("/proc/mounts")
 		if n := strings.Count(string(mounts), " "+path+" tmpfs "); n != 1 || err != nil {
 			t.Errorf("mounted %d times, %v", n, err)
+		}
+		infos, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil || !regexp.MustCompile(" "+path+" .*shared:").Match(infos) {
+			t.Errorf("containers cannot share its mounts: %v", err)
 		}
 	}
 	if err := c.Collect(func(types.UID) bool { return false }); err != nil {

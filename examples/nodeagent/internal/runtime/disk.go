@@ -95,7 +95,11 @@ func inMemory(dir string) error {
 		own.Dev != parent.Dev {
 		return err
 	}
-	return os.NewSyscallError("mount", syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory())))
+	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory()))
+	if err == nil { // containers may want to see what is mounted in it later, also where the host's mounts are private
+		err = syscall.Mount("", dir, "", syscall.MS_SHARED, "")
+	}
+	return os.NewSyscallError("mount", err)
 }
 
 const hostsPath = "/etc/hosts"
