@@ -373,8 +373,8 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 // ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough if
 // no other container's ID starts with them.
 //
-// A container that was listed but not yet inspected is found too. Its status has only what the list shows:
-// name, image, state and labels. If several pods have the ID, which is bad data, the newest is returned.
+// ByContainerID also finds containers that are listed but not yet inspected. Their status has only the
+// listed fields: name, image, state and labels. If several pods have the ID, which is bad data, the newest is returned.
 //
 // Lost containers, names and addresses are found for one more minute, by the generator's clock, because
 // flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At

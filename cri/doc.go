@@ -113,9 +113,9 @@
 //
 // # The cost of a list
 //
-// An unchanged container is not decoded: its bytes are compared with those that it was decoded from.
-// A pod in which nothing changed is the same *pleg.Pod as before. Every field is compared, even
-// those that the API forbids a runtime to change. Labels and annotations come in random order, so
+// The Runtime compares a container's bytes with the previous list, and decodes them only if they differ.
+// A pod in which nothing changed is the same *pleg.Pod as before. Every field is compared, including
+// fields that must not change according to the API. Labels and annotations come in random order, so
 // the sums of their 64-bit hashes are compared; this misses one change in 2^64. The comparison needs
 // a client that passes call options on to gRPC. With another client, or after a change of the
 // runtime's name, all items are decoded.

@@ -21,8 +21,11 @@ const crioName = "cri-o"
 // exitStream is the target of the calls for the exit events.
 var exitStream = target{kind: "the exit events"}
 
-// errNoExitEvents is the error of a Runtime that does not watch exits.
-var errNoExitEvents = fmt.Errorf("cri: WithoutExitEvents turns exit events off: %w", pleg.ErrEventsUnsupported)
+// The errors of a Runtime that cannot watch exits.
+var (
+	errNoExitEvents = fmt.Errorf("cri: WithoutExitEvents turns exit events off: %w", pleg.ErrEventsUnsupported)
+	errNoConnection = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
+)
 
 // witness is a source of exits, and, by witnessNames, a value of the label witness.
 type witness int
@@ -73,7 +76,7 @@ func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), obs
 		return errNoExitEvents
 	}
 	if r.conn == nil && !r.opts.exitsDirGiven {
-		return fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
+		return errNoConnection
 	}
 	w := &exitWatch{runtime: r, connected: connected, observe: observe, reported: map[string]witness{}}
 	if r.conn != nil {
@@ -188,7 +191,7 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 		by, err = exitFiles, fmt.Errorf("cri: %s reports exits in files, and WithExitsDir is empty: %w", v.name,
 			pleg.ErrEventsUnsupported)
 	case r.conn == nil:
-		err = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
+		err = errNoConnection
 	}
 	if err == nil {
 		err = watch(ctx, func() {

@@ -13,11 +13,11 @@ import (
 )
 
 // ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose
-// status has no such information. That of cri-dockerd never has any.
+// status has no such information. cri-dockerd never reports any.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 
-// Info has what a runtime knows about a container or a sandbox beyond the fields of CRI. A field
-// that the runtime does not report is empty.
+// Info is a runtime's knowledge about a container or a sandbox beyond the fields of CRI. Fields that
+// the runtime does not report are empty.
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string

@@ -29,7 +29,7 @@ import (
 //	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
 
-// The topics. exitNamespace is the one that containerd's CRI keeps its containers in.
+// The topics. exitNamespace is the namespace of the containers of containerd's CRI.
 const (
 	exitTopic     = "/tasks/exit"
 	startTopic    = "/tasks/start"
@@ -38,8 +38,8 @@ const (
 	exitNamespace = "k8s.io"
 )
 
-// What is subscribed to. Exits are the ends of processes, and the starts of containers and sandboxes, whose
-// PIDs tell their ends from those of other processes.
+// The topics of the two subscriptions. A subscription to exits needs the starts too: the PID of a start
+// identifies the first process, and the exits of other processes are ignored.
 var (
 	exitTopics = []string{exitTopic, startTopic}
 	hintTopics = []string{createTopic, startTopic, deleteTopic}

@@ -127,7 +127,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	return err
 }
 
-// connect returns the runtime at an endpoint: one that answers, or one to wait for.
+// connect returns the runtime at an endpoint. With wait, the runtime need not answer yet.
 func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option) (*cri.Runtime, error) {
 	if wait {
 		return cri.Dial(endpoint, opts...)

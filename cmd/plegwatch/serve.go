@@ -183,8 +183,8 @@ func nodeNameGauge(name string) prometheus.Collector {
 // answerAge is how old an answer of /metrics or /healthz may be.
 const answerAge = time.Second
 
-// answers keeps the answers of a handler for a while. So clients that ask again and again cost
-// little, and one that does not read holds the bytes of an answer, which others may hold too.
+// answers caches the answers of a handler for answerAge. Repeated requests then cost little, and
+// clients that do not read share the bytes of one answer.
 type answers struct {
 	next http.Handler
 

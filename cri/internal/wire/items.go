@@ -103,7 +103,7 @@ func (r *Items) varint() (uint64, error) {
 	return 0, errors.New("variable length integer overflow")
 }
 
-// take cuts off the next n bytes, of which there must be that many.
+// take cuts off the next n bytes. At least n bytes must be left.
 func (r *Items) take(n int) []byte {
 	r.left -= n
 	for len(r.current) == 0 && len(r.more) > 0 {

@@ -87,8 +87,7 @@ func TraceOf(message []byte, maps Maps, decoded int) Trace {
 	return t
 }
 
-// Matches reports whether an item is equal to the one that the trace was taken of. It
-// allocates nothing.
+// Matches reports whether an item equals the item of the trace. It allocates nothing.
 func (t *Trace) Matches(message []byte, maps Maps) bool {
 	if !t.usable {
 		return false
