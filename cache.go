@@ -17,25 +17,17 @@ import (
 // the six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared
 // and must not be modified. The zero value is empty. A PodCache must not be copied after first use.
 //
-// A PodCache belongs to the last generator that was made with it; NewGenericPLEG empties it. An
-// earlier generator should have been stopped, and can no longer write to it.
+// NewGenericPLEG empties the cache. An earlier generator of the same cache must be stopped first.
 type PodCache struct {
 	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
 	// index finds pods by container ID, name and address.
 	index cacheIndex
 	// global is the start of the newest full list.
-	global  time.Time
-	readers map[types.UID][]*blockedReader
-	waiting int
-	// owner is the generator that writes the cache; nil for none.
-	owner cacheOwner
-}
-
-// cacheOwner is implemented by the generator.
-type cacheOwner interface {
-	// onReaderBlocked is called in a reader's goroutine before it blocks, without a lock. It must not block.
-	onReaderBlocked(uid types.UID)
+	global    time.Time
+	readers   map[types.UID][]*blockedReader
+	waiting   int
+	onBlocked func(uid types.UID) // see giveTo; nil without a generator
 }
 
 // cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
@@ -68,14 +60,6 @@ type reading struct {
 
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
-
-// giveTo gives the cache to a generator and empties it.
-func (c *PodCache) giveTo(owner cacheOwner) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.owner = owner
-	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
-}
 
 // put sets m[key], and makes the map first if it is nil.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
@@ -133,10 +117,10 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 	}
 	put(&c.readers, uid, append(c.readers[uid], r))
 	c.waiting++
-	owner := c.owner
+	onBlocked := c.onBlocked
 	c.mu.Unlock()
-	if owner != nil {
-		owner.onReaderBlocked(uid)
+	if onBlocked != nil {
+		onBlocked(uid)
 	}
 
 	select {
@@ -224,10 +208,6 @@ func (c *PodCache) observeLocked(uid types.UID, at time.Time, held bool) {
 func (c *PodCache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.deleteLocked(uid)
-}
-
-func (c *PodCache) deleteLocked(uid types.UID) {
 	e := c.entries[uid]
 	if e == nil {
 		return
@@ -245,21 +225,10 @@ func (c *PodCache) deleteLocked(uid types.UID) {
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.updateTimeLocked(timestamp)
-}
-
-func (c *PodCache) updateTimeLocked(timestamp time.Time) {
 	c.global = later(c.global, timestamp)
 	for uid := range c.readers {
 		c.wakeLocked(uid)
 	}
-}
-
-// listLocked sets the listed pod, which need not have a status yet.
-func (c *PodCache) listLocked(pod *Pod) {
-	e := c.entryLocked(pod.ID)
-	e.listed = pod
-	c.indexLocked(pod.ID, e, e.status)
 }
 
 // freshLocked is the only rule of freshness, for reads and for wake-ups.
@@ -465,8 +434,8 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	}
 	inspected := finder(status.ContainerStatuses)
 	full.ContainerStatuses = slices.Clip(full.ContainerStatuses)
-	for i, c := range e.listed.containers() {
-		if inspected(i, c.ID.ID) == nil {
+	for _, c := range e.listed.containers() {
+		if inspected(c.ID.ID) == nil {
 			full.ContainerStatuses = append(full.ContainerStatuses, listedStatus(c))
 		}
 	}

@@ -72,7 +72,7 @@ func hasContainers(pod *Pod, sandbox *Container) bool {
 
 // wasMade reports whether the old pod has the sandbox, ready or exited.
 func wasMade(old *Pod, sandbox *Container) bool {
-	s := find(old.sandboxes(), 0, sandbox.ID.ID)
+	s := find(old.sandboxes(), sandbox.ID.ID)
 	return s != nil && plegStateOf(s) != plegUnknown
 }
 
@@ -90,16 +90,16 @@ func appendTransitions(ts []transition, old, new *Pod) []transition {
 
 func appendKnown(ts []transition, old, new []*Container, sandbox bool) []transition {
 	is := finder(new)
-	for i, was := range old {
-		ts = appendStep(ts, was, is(i, was.ID.ID), sandbox)
+	for _, was := range old {
+		ts = appendStep(ts, was, is(was.ID.ID), sandbox)
 	}
 	return ts
 }
 
 func appendNew(ts []transition, old, new []*Container, sandbox bool) []transition {
 	was := finder(old)
-	for i, is := range new {
-		if was(i, is.ID.ID) == nil {
+	for _, is := range new {
+		if was(is.ID.ID) == nil {
 			ts = appendStep(ts, nil, is, sandbox)
 		}
 	}
@@ -149,44 +149,26 @@ func (s *Status) id() string {
 	return s.ID.ID
 }
 
-// index returns the index of the first item with an ID, or -1. It searches from index i on, where
-// the item is expected, and then from the beginning.
-func index[T identified](list []T, i int, id string) int {
-	for range list {
-		if i >= len(list) {
-			i = 0
+// find returns the first item with an ID; nil for none.
+func find[T identified](list []T, id string) (found T) {
+	for _, item := range list {
+		if item.id() == id {
+			return item
 		}
-		if list[i].id() == id {
-			return i
-		}
-		i++
 	}
-	return -1
+	return found
 }
 
-// find returns the item at that index, or nil.
-func find[T identified](list []T, i int, id string) (item T) {
-	if i = index(list, i, id); i >= 0 {
-		item = list[i]
+// finder returns find for many searches of one list. A long list is searched with a map.
+func finder[T identified](list []T) func(id string) T {
+	if len(list) <= 16 {
+		return func(id string) T { return find(list, id) }
 	}
-	return item
-}
-
-// finder returns find for many searches of one list. For a long list it makes a map when needed.
-func finder[T identified](list []T) func(i int, id string) T {
-	var byID map[string]T
-	return func(i int, id string) T {
-		if len(list) <= 64 || i < len(list) && list[i].id() == id {
-			return find(list, i, id)
-		}
-		if byID == nil {
-			byID = make(map[string]T, len(list))
-			for _, item := range slices.Backward(list) { // so that the first item with an ID wins
-				byID[item.id()] = item
-			}
-		}
-		return byID[id]
+	byID := make(map[string]T, len(list))
+	for _, item := range slices.Backward(list) { // so that the first item with an ID wins
+		byID[item.id()] = item
 	}
+	return func(id string) T { return byID[id] }
 }
 
 func (p *Pod) containers() []*Container {
@@ -221,9 +203,6 @@ func containersOf(pods ...*Pod) iter.Seq[*Container] {
 		}
 	}
 }
-
-// container returns the container with an ID, or nil. It is expected at index i.
-func (p *Pod) container(i int, id string) *Container { return find(p.containers(), i, id) }
 
 // rewrite replaces each item of a list by f(item), and drops the item if that is nil. It copies the
 // list only if an item changes; changed reports whether it did.

@@ -41,7 +41,7 @@ func (rec *podRecord) withExits(listed *Pod) *Pod {
 	}
 	before := finder(rec.listed.containers())
 	return withExited(listed, func(id string) bool {
-		return hasExited(rec.statuses[id]) && !isExited(before(0, id))
+		return hasExited(rec.statuses[id]) && !isExited(before(id))
 	})
 }
 
@@ -72,9 +72,9 @@ func (rec *podRecord) awaitsExits() bool {
 		return false
 	}
 	listed := finder(rec.listed.containers())
-	for i, c := range rec.pod.Containers {
+	for _, c := range rec.pod.Containers {
 		s := rec.statuses[c.ID.ID]
-		if isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed(i, c.ID.ID))) {
+		if isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed(c.ID.ID))) {
 			return true
 		}
 	}
@@ -109,12 +109,13 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	deaths := 0                      // that only the status shows
-	pod, first := finder(rec.pod.containers()), finder(status.ContainerStatuses)
-	for i, s := range status.ContainerStatuses {
+	pod, listed := finder(rec.pod.containers()), finder(rec.listed.containers())
+	first := finder(status.ContainerStatuses)
+	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.statuses[id], rec.ends[id], pod(i, id)
+		last, known, c := rec.statuses[id], rec.ends[id], pod(id)
 		switch {
-		case first(0, id) != s: // bad data: the first status counts
+		case first(id) != s: // bad data: the first status counts
 		case hasExited(s):
 			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
 				break // this status is of an earlier life
@@ -146,7 +147,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 				rec.setStatus(last)
 			}
 			put(&corrected, id, last)
-			contradicts = contradicts || last.Unconfirmed && isExited(rec.listed.container(i, id))
+			contradicts = contradicts || last.Unconfirmed && isExited(listed(id))
 		}
 	}
 	if deaths > 0 {
@@ -215,11 +216,12 @@ func (rec *podRecord) needed() map[string]bool {
 // existed is true for a pod that appears in the first full list: its exited containers died before,
 // so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
-	for i, t := range transitions {
+	listed := finder(rec.listed.containers())
+	for _, t := range transitions {
 		id := t.container.ID.ID
 		switch s, e := rec.statuses[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
-		case t.kind == ContainerDied && existed && isExited(rec.listed.container(i, id)):
+		case t.kind == ContainerDied && existed && isExited(listed(id)):
 			put(&rec.ends, id, &end{settled: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)

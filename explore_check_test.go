@@ -87,7 +87,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			}
 			for c := range w.knownEnd[p] {
 				id := containerOf(p, c).ID
-				gone := rec.pod.container(0, id) == nil && rec.published.container(0, id) == nil
+				gone := find(rec.pod.containers(), id) == nil && find(rec.published.containers(), id) == nil
 				if s := rec.statuses[id]; gone || !hasExited(s) {
 					continue
 				} else if w.knownEnd[p][c] = w.knownEnd[p][c] || !s.EndUnknown; w.knownEnd[p][c] && s.EndUnknown {

@@ -34,7 +34,7 @@ var classesOf = map[string]class{
 	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
 	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut, "cadence.hangsSince": notZero,
-	"canary.since": schedTime, "canary.last": schedTime, "canary.succeeded": schedTime,
+	"canary.since": schedTime, "canary.last": schedTime,
 	"Call.Cause": leftOut, "Call.Began": schedTime,
 	"Pod.HungSince": notZero, "Pod.wants": leftOut, "Pod.toList": leftOut, "Pod.toInspect": leftOut,
 	"Pod.wake": leftOut, "Pod.index": leftOut,

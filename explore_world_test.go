@@ -194,7 +194,7 @@ func newWorld(sc *scope, th *things) *world {
 		Period: explorePeriod, Timeout: exploreTimeout, Threshold: 9 * explorePeriod,
 		Workers: sc.workers, ListsPods: sc.getter,
 	}
-	w.r = newReconciler(cfg, w.clock, w.pods, nil, newBroadcaster(func(int) {}), th.metrics)
+	w.r = newReconciler(cfg, w.clock, w.pods, newBroadcaster(func(int) {}), th.metrics)
 	w.subscribe()
 	if !sc.cold {
 		w.apply(action{kind: actStart})

@@ -80,17 +80,13 @@ type running struct {
 // A zero or negative period selects DefaultRelistPeriod. A period longer than both one second and half
 // of the threshold (WithRelistThreshold) is shortened to the larger of the two.
 //
-// NewGenericPLEG empties the cache; a generator that had it before can no longer write to it. Like the
+// NewGenericPLEG empties the cache; an earlier generator of it must be stopped first. Like the
 // kubelet's, NewGenericPLEG returns no error. It panics if runtime, cache or clock is nil.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
-	switch {
-	case runtime == nil:
-		panic("pleg.NewGenericPLEG: the runtime is nil") //nolint:forbidigo // the drop-in signature has no error
-	case cache == nil:
-		panic("pleg.NewGenericPLEG: the cache is nil") //nolint:forbidigo // the drop-in signature has no error
-	case clock == nil:
-		panic("pleg.NewGenericPLEG: the clock is nil") //nolint:forbidigo // the drop-in signature has no error
+	if runtime == nil || cache == nil || clock == nil {
+		//nolint:forbidigo // the drop-in signature has no error
+		panic("pleg.NewGenericPLEG: the runtime, the cache or the clock is nil")
 	}
 	g := &GenericPLEG{
 		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background()},
@@ -119,9 +115,9 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 		Timeout:   orDefault(g.opts.requestTimeout, DefaultRuntimeRequestTimeout),
 		Workers:   orDefault(g.opts.inspectionWorkers, DefaultInspectionWorkers),
 		ListsPods: g.getter != nil,
-	}, clock.Now(), cache, g, g.updates, g.metrics)
+	}, clock.Now(), cache, g.updates, g.metrics)
 	g.register()
-	cache.giveTo(g)
+	cache.giveTo(g.onReaderBlocked)
 	return g
 }
 
@@ -295,7 +291,7 @@ func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
 
-// onReaderBlocked implements cacheOwner.
+// onReaderBlocked requests a list for a reader of the cache; see PodCache.giveTo.
 func (g *GenericPLEG) onReaderBlocked(uid types.UID) {
 	if g.getter != nil { // otherwise the reader waits for the next full list
 		g.RequestRelist(uid)

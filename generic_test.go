@@ -33,7 +33,7 @@ func TestRelistIsFourLines(t *testing.T) {
 	}
 }
 
-func TestConstructorSaysWhichIsNil(t *testing.T) {
+func TestConstructorRejectsNil(t *testing.T) {
 	rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clock.RealClock{}
 	for _, c := range []struct {
 		what      string
@@ -45,7 +45,7 @@ func TestConstructorSaysWhichIsNil(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			defer func() {
-				if p := fmt.Sprint(recover()); !strings.Contains(p, "the "+c.what+" is nil") {
+				if p := fmt.Sprint(recover()); !strings.Contains(p, "is nil") || !strings.Contains(p, c.what) {
 					t.Errorf("panicked with %q", p)
 				}
 			}()

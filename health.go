@@ -171,10 +171,11 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
 		h.runningPods++
 	}
-	for i, c := range pod.Containers {
+	listed := finder(rec.listed.containers())
+	for _, c := range pod.Containers {
 		h.containers[c.State]++
 		s, e := rec.statuses[c.ID.ID], rec.ends[c.ID.ID]
-		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(rec.listed.container(i, c.ID.ID)) {
+		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(listed(c.ID.ID)) {
 			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
 				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
 				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
@@ -237,10 +238,11 @@ func (h *health) listCause() error {
 		running = h.running(call) + h.whileListIsStuck()
 	}
 	switch {
-	case h.listErr != nil && running != "":
-		return fmt.Errorf("%s; the last list failed %v ago: %w", running, h.ago(h.listErrAt), h.listErr)
 	case h.listErr != nil:
-		return fmt.Errorf("the last list failed %v ago: %w", h.ago(h.listErrAt), h.listErr)
+		if running != "" {
+			running += "; "
+		}
+		return fmt.Errorf("%sthe last list failed %v ago: %w", running, h.ago(h.listErrAt), h.listErr)
 	case running != "":
 		return errors.New(running)
 	case !h.started:
@@ -269,17 +271,10 @@ func (h *health) whileListIsStuck() (text string) {
 
 // unsynced returns why the generator has not synced.
 func (h *health) unsynced() error {
-	inspecting := h.callsOf(methodGetPodStatus)
-	switch {
-	case h.LastRelist.IsZero():
-		return fmt.Errorf("no list has succeeded: %w", h.listCause())
-	case len(inspecting) > 0:
+	if inspecting := h.callsOf(methodGetPodStatus); len(inspecting) > 0 {
 		return fmt.Errorf("%s, the oldest of %d inspections", h.running(inspecting[0]), len(inspecting))
-	case !h.started:
-		return errors.New("not all pods of the first list have been inspected, and the generator is not running")
-	default:
-		return errors.New("not all pods of the first list have been inspected")
 	}
+	return h.listCause()
 }
 
 // callsOf returns the generator's calls of a method in flight, oldest first.
@@ -415,9 +410,5 @@ func (g *GenericPLEG) guarded(name string, method func()) {
 }
 
 func runtimeCall(info calls.Info) RuntimeCall {
-	call := RuntimeCall{Method: info.Method, PodUID: info.PodUID, Since: info.Since}
-	if info.Object != nil {
-		call.Object = info.Object.String()
-	}
-	return call
+	return RuntimeCall{Method: info.Method, PodUID: info.PodUID, Object: info.Object, Since: info.Since}
 }

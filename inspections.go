@@ -50,7 +50,6 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 	if err == nil {
 		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
-		r.sched.InspectionSucceeded()
 		var again bool
 		if contradicts, again = r.takeStatus(rec, status); again {
 			r.request(rec, CausePeriod)
@@ -88,7 +87,7 @@ func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time)
 		}
 	}
 	published := finder(rec.published.containers())
-	isNew := func(c *Container) bool { return hasExited(rec.statuses[c.ID.ID]) && published(0, c.ID.ID) == nil }
+	isNew := func(c *Container) bool { return hasExited(rec.statuses[c.ID.ID]) && published(c.ID.ID) == nil }
 	slow := rec.Inspection != nil && rec.Inspection.Slow
 	if slow && slices.ContainsFunc(rec.pod.containers(), isNew) {
 		r.cache.storeExits(rec.pod, rec.statuses)
@@ -142,8 +141,9 @@ func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (s
 // exits are published. A timed-out one has failed. Until then, a pod that has not changed stays fresh.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowTimedOut {
-		r.cancel(late.Call, r.deadlineError(methodGetPodStatus))
-		r.inspectionTimedOut(rec)
+		err := r.deadlineError(methodGetPodStatus)
+		r.cancel(late.Call, err)
+		r.inspectionFailed(rec, err)
 		r.publishExits(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
 		return
@@ -151,11 +151,6 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 		"podUID", rec.UID, "since", late.Began)
 	r.publishExits(rec, CauseExit, late.Began)
-}
-
-// inspectionTimedOut handles an inspection that has timed out.
-func (r *reconciler) inspectionTimedOut(rec *podRecord) {
-	r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 }
 
 func (r *reconciler) deadlineError(method string) error {
@@ -239,13 +234,13 @@ func paired[S any](listed []*Container, statuses []S, id func(S) string, agree f
 	if len(statuses) != len(listed) {
 		return false
 	}
-	taken := make([]bool, len(listed))
-	for i, s := range statuses {
-		at := index(listed, i, id(s))
-		if at < 0 || taken[at] || !agree(listed[at], s) {
+	taken, byID := make(map[string]bool, len(listed)), finder(listed)
+	for _, s := range statuses {
+		c := byID(id(s))
+		if c == nil || taken[c.ID.ID] || !agree(c, s) {
 			return false
 		}
-		taken[at] = true
+		taken[c.ID.ID] = true
 	}
 	return true
 }

@@ -49,7 +49,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 		r.listFailingSince = r.sched.Now
 	}
 	r.listErr, r.listErrAt = err, r.sched.Now
-	r.out.relisted = append(r.out.relisted, r.relists.failed(err)...)
+	r.out.relisted = append(r.out.relisted, fail(&r.relists.attached, err)...)
 }
 
 // applyFullList compares a full list with the records and handles each difference. If a caller of
@@ -69,7 +69,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	for _, found := range compared {
 		r.apply(found, c, asked)
 	}
-	r.cache.setAllObserved(c.Stamp.Time)
+	r.cache.UpdateTime(c.Stamp.Time)
 	if isFirst { // pods that are not yet published may change before they are
 		for _, rec := range r.records.byUID {
 			if rec.change != nil {
@@ -176,7 +176,7 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	rec.endBackOff()
 	rec.inspect = true
 	if rec.Inspection != nil && rec.Inspection.TimedOut { // no other can begin: publish the pod with an error
-		r.inspectionTimedOut(rec)
+		r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 	}
 	r.forgetEnds(rec)
 }
@@ -193,7 +193,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 		rec.inspecting.sync = false
 		r.cancel(rec.Inspection, errPodGone)
 	}
-	r.cache.remove(rec.UID)
+	r.cache.Delete(rec.UID)
 	r.freshen(rec)
 	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
 	r.forgetEnds(rec)

@@ -90,7 +90,7 @@ var methods = [...]string{
 func (g *GenericPLEG) begin(c beginCall) {
 	info := calls.Info{Method: methods[c.Kind], PodUID: c.UID, Since: c.Began}
 	if c.pod != nil {
-		info.Object = podObject{c.pod}
+		info.Object = podName(c.pod)
 	}
 	res := &result{call: c.Call}
 	g.calls.Go(c.Call, info, func(ctx context.Context) (err error) {
@@ -108,11 +108,6 @@ func (g *GenericPLEG) begin(c beginCall) {
 		g.inbox.Put(func(in *inputs) { in.results = append(in.results, res) })
 	})
 }
-
-// podObject formats the name of a pod only when it is printed.
-type podObject struct{ *Pod }
-
-func (p podObject) String() string { return podName(p.Pod) }
 
 // maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it answers.
 const maxHints = 10000

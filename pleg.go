@@ -66,7 +66,7 @@
 //     meanwhile. A logger must not call the generator.
 //   - Pods, containers and statuses are never modified after a runtime or the generator has returned
 //     them. Callers must not modify them either.
-//   - A cache belongs to the generator made for it last. An earlier generator no longer writes it.
+//   - A cache has one generator at a time.
 //
 // # Time
 //

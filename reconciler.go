@@ -35,7 +35,7 @@ type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
 	records *podRecords
-	cache   cacheWriter
+	cache   *PodCache
 	updates *broadcaster
 	metrics *metrics
 	backOff backoff.Policy
@@ -67,11 +67,11 @@ type reconciler struct {
 	out outputs // of the current step
 }
 
-func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, owner cacheOwner, updates *broadcaster,
+func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster,
 	m *metrics,
 ) *reconciler {
 	r := &reconciler{
-		cfg: cfg, sched: schedule.New(cfg), records: newPodRecords(), cache: cacheWriter{cache, owner},
+		cfg: cfg, sched: schedule.New(cfg), records: newPodRecords(), cache: cache,
 		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
 		lastInspection: now,
 	}
@@ -136,8 +136,8 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 			continue
 		}
 		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			c := pod.container(0, id)
-			if c != nil || find(pod.sandboxes(), 0, id) != nil {
+			c := find(pod.containers(), id)
+			if c != nil || find(pod.sandboxes(), id) != nil {
 				return rec, c
 			}
 		}
@@ -233,7 +233,7 @@ func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Pod, rec.wants())
 	if rec.pod == nil && !rec.isOpen() && !r.fullListCounts() && r.records.byUID[rec.UID] == rec {
 		delete(r.records.byUID, rec.UID)
-		r.cache.remove(rec.UID)
+		r.cache.Delete(rec.UID)
 	}
 }
 
@@ -366,7 +366,7 @@ func (r *reconciler) inspectCanary() (more bool) {
 // completeRelists completes the relists that wait for no pod any more.
 func (r *reconciler) completeRelists() {
 	if c := r.sched.FullList; c != nil && c.TimedOut { // no other full list can begin until it returns
-		r.out.relisted = append(r.out.relisted, r.relists.giveUp(r.listErr)...)
+		r.out.relisted = append(r.out.relisted, fail(&r.relists.waiting, r.listErr)...)
 	}
 	for _, done := range r.relists.complete(r.sched.Moving) {
 		r.out.relisted = append(r.out.relisted, done.callers...)
@@ -383,7 +383,8 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 			put(&u.settled, c.ID.ID, true)
 		}
 	}
-	u.ips = r.cache.addresses(rec.UID)
+	cached, _ := r.cache.Get(rec.UID) //nolint:errcheck // the error of the inspection is in the cache
+	u.ips = cached.IPs
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)

@@ -37,23 +37,13 @@ func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
 // stopped makes the callers of a list that Stop cancelled wait for another list.
 func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
 
-// failed returns the callers of the list in flight, with its error.
-func (r *relists) failed(err error) (callers []*relistCaller) {
-	callers, r.attached = r.attached, nil
-	return withError(callers, err)
-}
-
-// giveUp returns the waiting callers with an error: no list can begin until the timed-out list returns.
-func (r *relists) giveUp(err error) (callers []*relistCaller) {
-	callers, r.waiting = r.waiting, nil
-	return withError(callers, err)
-}
-
-func withError(callers []*relistCaller, err error) []*relistCaller {
-	for _, c := range callers {
+// fail removes and returns callers, with an error.
+func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
+	failed, *callers = *callers, nil
+	for _, c := range failed {
 		c.err = err
 	}
-	return callers
+	return failed
 }
 
 // succeeded adds the successful list in flight. found must contain every pod that it could wait for.

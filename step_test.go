@@ -118,7 +118,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
-	s.r = newReconciler(cfg, epoch, s.cache, nil, updates, m)
+	s.r = newReconciler(cfg, epoch, s.cache, updates, m)
 }
 
 func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {

@@ -216,28 +216,28 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		add(podChanged, u.pod, nil, nil)
 	}
 	was, statuses := finder(known.containers()), finder(u.statuses)
-	for i, c := range u.pod.containers() {
-		if was(i, c.ID.ID) == nil {
-			add(containerCreated, u.pod, c, statuses(i, c.ID.ID))
+	for _, c := range u.pod.containers() {
+		if was(c.ID.ID) == nil {
+			add(containerCreated, u.pod, c, statuses(c.ID.ID))
 		}
 	}
-	for i, e := range stepEvents(delivered, u) {
+	for _, e := range stepEvents(delivered, u) {
 		switch c := e.Container; {
 		case e.sandbox:
 			continue
 		case c == nil: // a PodSync
-		case e.Type == ContainerDied && hasRun(c, e.Status) && !wasRunning(was(i, c.ID.ID)):
+		case e.Type == ContainerDied && hasRun(c, e.Status) && !wasRunning(was(c.ID.ID)):
 			add(ContainerStarted, e.Pod, c, e.Status)
-		case e.Type == ContainerStarted && isExited(was(i, c.ID.ID)) && !delivered.hasSettled(c.ID.ID):
-			add(ContainerEnded, e.Pod, c, find(delivered.statuses, i, c.ID.ID))
+		case e.Type == ContainerStarted && isExited(was(c.ID.ID)) && !delivered.hasSettled(c.ID.ID):
+			add(ContainerEnded, e.Pod, c, find(delivered.statuses, c.ID.ID))
 		case e.Type == ContainerRemoved && !delivered.hasSettled(c.ID.ID):
 			add(ContainerEnded, e.Pod, c, e.Status)
 		}
 		events = append(events, e)
 	}
-	for i, c := range u.pod.containers() {
+	for _, c := range u.pod.containers() {
 		if u.hasSettled(c.ID.ID) && !delivered.hasSettled(c.ID.ID) {
-			add(ContainerEnded, u.pod, c, statuses(i, c.ID.ID))
+			add(ContainerEnded, u.pod, c, statuses(c.ID.ID))
 		}
 	}
 	if u.pod == nil && delivered != nil {

@@ -79,8 +79,8 @@ func (u *update) beginning() *update {
 	first := *u
 	first.pod, first.sync, first.settled = u.initial, false, nil
 	now := finder(u.pod.containers())
-	for i, c := range u.initial.containers() {
-		if id := c.ID.ID; isExited(c) && (u.settled[id] || now(i, id) == nil) {
+	for _, c := range u.initial.containers() {
+		if id := c.ID.ID; isExited(c) && (u.settled[id] || now(id) == nil) {
 			put(&first.settled, id, true)
 		}
 	}
@@ -90,21 +90,21 @@ func (u *update) beginning() *update {
 // stepEvents returns the events from delivered to u, in one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
-	for i, t := range u.since(delivered) {
+	for _, t := range u.since(delivered) {
 		if t.kind == containerChanged {
 			continue
 		}
 		e := u.event(t.kind, pod, t.container)
 		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
-			e.Status = statuses(i, t.container.ID.ID)
+			e.Status = statuses(t.container.ID.ID)
 		}
 		events = append(events, e)
 	}
 	amended := u.amended(delivered)
-	for i, c := range amended {
+	for _, c := range amended {
 		e := u.event(PodSync, pod, c)
-		e.Status = statuses(i, c.ID.ID)
+		e.Status = statuses(c.ID.ID)
 		events = append(events, e)
 	}
 	if u.sync && u.pod != nil && len(amended) == 0 {
@@ -139,8 +139,8 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 		return nil
 	}
 	known, sent, now := finder(delivered.pod.containers()), finder(delivered.statuses), finder(u.statuses)
-	for i, c := range u.pod.Containers {
-		if isExited(c) && isExited(known(i, c.ID.ID)) && amends(now(i, c.ID.ID), sent(i, c.ID.ID)) {
+	for _, c := range u.pod.Containers {
+		if isExited(c) && isExited(known(c.ID.ID)) && amends(now(c.ID.ID), sent(c.ID.ID)) {
 			amended = append(amended, c)
 		}
 	}

@@ -25,8 +25,8 @@ type Info struct {
 	Method string
 	// PodUID is the pod of the call; empty for a call about all pods.
 	PodUID types.UID
-	// Object is the pod for messages; nil for none.
-	Object fmt.Stringer
+	// Object is the pod for messages; empty for none.
+	Object string
 	// Since is when the call began.
 	Since time.Time
 }

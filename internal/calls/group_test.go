@@ -274,13 +274,13 @@ func begun(n int) time.Time { return time.Unix(int64(n), 0) }
 
 // hang has a call begun that only release ends.
 func (o *owner) hang(info calls.Info, release <-chan struct{}) {
-	o.begin(info.Object.String(), info, func(context.Context) error { <-release; return nil })
+	o.begin(info.Object, info, func(context.Context) error { <-release; return nil })
 }
 
 func objects(infos []calls.Info) string {
 	var names []string
 	for _, info := range infos {
-		names = append(names, info.Object.String())
+		names = append(names, info.Object)
 	}
 	return strings.Join(names, " ")
 }
@@ -292,10 +292,10 @@ func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 			t.Errorf("without a call: %v", got)
 		}
 		young, old, later := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		o.hang(calls.Info{Object: object("young"), Since: begun(2)}, young)
-		o.hang(calls.Info{Object: object("old"), Since: begun(1)}, old)
+		o.hang(calls.Info{Object: "young", Since: begun(2)}, young)
+		o.hang(calls.Info{Object: "old", Since: begun(1)}, old)
 		o.call("honours", honours)
-		time.AfterFunc(time.Second, func() { o.hang(calls.Info{Object: object("later"), Since: begun(3)}, later) })
+		time.AfterFunc(time.Second, func() { o.hang(calls.Info{Object: "later", Since: begun(3)}, later) })
 		if got := objects(o.Stop(errStopped, time.After(5*time.Second))); got != "old young" {
 			t.Errorf("at the timeout: %q", got)
 		}
@@ -342,11 +342,11 @@ func TestInFlightIsOrderedAndFiltered(t *testing.T) {
 		o := newOwner()
 		release := make(chan struct{})
 		infos := []calls.Info{
-			{Method: "GetPods", Object: object("1"), Since: begun(1)},
-			{Method: "GetPod", PodUID: "a", Object: object("2"), Since: begun(2)},
-			{Method: "GetPodStatus", PodUID: "a", Object: object("3"), Since: begun(2)},
-			{Method: "GetPod", PodUID: "b", Object: object("4"), Since: begun(2)},
-			{Method: "GetPodStatus", PodUID: "b", Object: object("5"), Since: begun(3)},
+			{Method: "GetPods", Object: "1", Since: begun(1)},
+			{Method: "GetPod", PodUID: "a", Object: "2", Since: begun(2)},
+			{Method: "GetPodStatus", PodUID: "a", Object: "3", Since: begun(2)},
+			{Method: "GetPod", PodUID: "b", Object: "4", Since: begun(2)},
+			{Method: "GetPodStatus", PodUID: "b", Object: "5", Since: begun(3)},
 		}
 		for _, i := range rand.Perm(len(infos)) {
 			o.hang(infos[i], release)
@@ -376,7 +376,7 @@ func TestCallsReturnInAnyOrder(t *testing.T) {
 		const n = 50
 		name := func(i int) string { return fmt.Sprintf("%02d", i) }
 		for i := range n {
-			o.begin(name(i), calls.Info{Object: object(name(i)), Since: begun(i)}, honours)
+			o.begin(name(i), calls.Info{Object: name(i), Since: begun(i)}, honours)
 		}
 		left := make(map[string]bool)
 		for i := range n {
@@ -393,15 +393,10 @@ func TestCallsReturnInAnyOrder(t *testing.T) {
 				t.Fatalf("in flight: %v", got)
 			}
 			for _, info := range got {
-				if !left[info.Object.String()] {
+				if !left[info.Object] {
 					t.Fatalf("%s is in flight", info.Object)
 				}
 			}
 		}
 	})
 }
-
-// object is the object of a call, by its name.
-type object string
-
-func (o object) String() string { return string(o) }

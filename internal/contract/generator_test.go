@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A PodCache can be given to another generator. It has what the second knows, its blocked readers
-// wait on, and the first writes nothing into it any more.
+// A PodCache can be given to another generator: it then has what the second knows, and its blocked
+// readers keep waiting.
 func TestCacheOfAStoppedGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -49,40 +49,6 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 		for uid, containers := range map[types.UID]int{"a": 0, "b": 1, "c": 1} {
 			if s, err := n.cache.Get(uid); len(s.ContainerStatuses) != containers || err != nil {
 				t.Errorf("%s: %v, %v", uid, s, err)
-			}
-		}
-		n.g.Start(t.Context())
-		n.relist()
-		n.g.Stop()
-		if got := len(n.cache.GetAll()); got != 2 {
-			t.Errorf("the cache has %d pods after the first was started again", got)
-		}
-	})
-}
-
-// A Relist that is under way when its generator is stopped writes nothing into the cache of the next one.
-func TestRelistBesideTheNextGenerator(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.start()
-		n.Delay(plegtest.GetPods, plegtest.AnyPod, time.Second)
-		relisted := make(chan error)
-		go func() { relisted <- n.g.Relist(t.Context()) }()
-		time.Sleep(500 * time.Millisecond)
-		n.g.Stop()
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		rt := plegtest.NewRuntime()
-		rt.SetPods(bare("b", plegtest.Running("b1")))
-		second := pleg.NewGenericPLEG(rt, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		second.Start(t.Context())
-		if err := <-relisted; err != nil {
-			t.Error(err)
-		}
-		time.Sleep(10 * time.Second)
-		second.Stop()
-		for _, s := range n.cache.GetAll() {
-			if s.ID != "b" {
-				t.Errorf("pod %s of the first generator is in the cache of the second", s.ID)
 			}
 		}
 	})

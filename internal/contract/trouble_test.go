@@ -26,7 +26,7 @@ func TestReaderOfNoPod(t *testing.T) {
 	})
 }
 
-// WaitForSync says what is awaited, also when Stop came before the pods were inspected.
+// WaitForSync reports that the generator was stopped before the pods were inspected.
 func TestWaitForSyncAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -37,7 +37,7 @@ func TestWaitForSyncAfterStop(t *testing.T) {
 		n.g.Stop()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := n.g.WaitForSync(ctx); err == nil || !strings.Contains(err.Error(), "inspect") {
+		if err := n.g.WaitForSync(ctx); err == nil || !strings.Contains(err.Error(), "is not running") {
 			t.Errorf("the pod awaits its inspection, and the error is %v", err)
 		}
 	})

@@ -115,10 +115,9 @@ type cadence struct {
 // canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
 // and then. While full lists are stuck, all pods are canaries in turn.
 type canary struct {
-	since     time.Time // when the first of the stuck pods became stuck
-	last      time.Time // when the last canary was due, or the last round began
-	succeeded time.Time // when the last successful inspection ended
-	inRound   bool      // a round of all pods is in progress
+	since   time.Time // when the first of the stuck pods became stuck
+	last    time.Time // when the last canary was due, or the last round began
+	inRound bool      // a round of all pods is in progress
 }
 
 // New returns an idle schedule.
@@ -364,9 +363,6 @@ func (s *Scheduler) setHung(p *Pod, since time.Time) {
 	p.HungSince = since
 }
 
-// InspectionSucceeded notes that an inspection of any pod succeeded, which postpones the next canary.
-func (s *Scheduler) InspectionSucceeded() { s.canary.succeeded = s.Now }
-
 // TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts
 // a round of all pods, which lasts until EndRound.
 func (s *Scheduler) TakeCanary() bool {
@@ -395,16 +391,11 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	if s.FullList != nil {
 		due = s.hangsAt(s.FullList)
 	}
-	if s.hung == 0 {
-		return due
+	if s.hung > 0 {
+		wait := max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)
+		due = earlier(due, slices.MaxFunc([]time.Time{s.canary.since, s.canary.last}, time.Time.Compare).Add(wait))
 	}
-	latest := s.canary.since
-	for _, t := range [...]time.Time{s.canary.last, s.canary.succeeded} {
-		if t.After(latest) {
-			latest = t
-		}
-	}
-	return earlier(due, latest.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
+	return due
 }
 
 // roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of

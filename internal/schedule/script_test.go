@@ -101,8 +101,6 @@ func (s *script) input(text string) (answer []string) {
 		return []string{fmt.Sprint(s.TakeCanary())}
 	case "ended":
 		s.EndRound()
-	case "success":
-		s.InspectionSucceeded()
 	case "hangs?":
 		return []string{since(s.HangsSince())}
 	case "wake": // a pod at a time
