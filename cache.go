@@ -101,20 +101,12 @@ func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, e
 
 // wait returns the state of a pod once it was observed after minTime, or an error with the cause of ctx.
 func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
-	c.mu.RLock()
-	fresh, answer := c.freshLocked(uid, minTime), c.readLocked(uid)
-	c.mu.RUnlock()
-	if fresh {
-		return answer, nil
-	}
-
-	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	c.mu.Lock()
-	if c.freshLocked(uid, minTime) { // another goroutine updated the pod between the two locks
-		answer = c.readLocked(uid)
-		c.mu.Unlock()
-		return answer, nil
+	if c.freshLocked(uid, minTime) {
+		defer c.mu.Unlock()
+		return c.readLocked(uid), nil
 	}
+	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	put(&c.readers, uid, append(c.readers[uid], r))
 	c.waiting++
 	onBlocked := c.onBlocked
@@ -124,7 +116,7 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 	}
 
 	select {
-	case answer = <-r.ch:
+	case answer := <-r.ch:
 		return answer, nil
 	case <-ctx.Done():
 	}
@@ -466,15 +458,10 @@ func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
 	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
 }
 
-// createdAt returns when the newest sandbox, or else the newest container, was created, in Unix
-// nanoseconds.
-func createdAt(status *PodStatus) int64 {
-	var newest int64
+// createdAt returns when the newest sandbox or container was created, in nanoseconds since 1970.
+func createdAt(status *PodStatus) (newest int64) {
 	for _, s := range status.SandboxStatuses {
 		newest = max(newest, s.GetCreatedAt())
-	}
-	if len(status.SandboxStatuses) > 0 {
-		return newest
 	}
 	for _, s := range status.ContainerStatuses {
 		if s != nil && !s.CreatedAt.IsZero() {

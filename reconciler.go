@@ -392,11 +392,10 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 
 // statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
 func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
-	taken := make(map[string]struct{}, len(rec.statuses))
+	taken := make(map[string]bool, len(rec.statuses))
 	for c := range containersOf(pods...) {
-		_, again := taken[c.ID.ID]
-		if s := rec.statuses[c.ID.ID]; s != nil && !again {
-			taken[c.ID.ID] = struct{}{}
+		if s := rec.statuses[c.ID.ID]; s != nil && !taken[c.ID.ID] {
+			taken[c.ID.ID] = true
 			statuses = append(statuses, s)
 		}
 	}
