@@ -13,8 +13,11 @@ import (
 // setUp is how long a sandbox is ready before the first container in it starts.
 const setUp = 80 * time.Millisecond
 
+// stuckAfter is when the runtime gets stuck on one container.
+const stuckAfter = 4 * time.Second
+
 // startNode starts a runtime in this process, on a socket, whose pods show within
-// ten seconds all that happens to pods.
+// ten seconds all that happens to pods. Then the runtime stays stuck on one container.
 func startNode() (endpoint string, stop func(), err error) {
 	s, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
@@ -22,7 +25,15 @@ func startNode() (endpoint string, stop func(), err error) {
 	}
 	plans := timetable.New(s, clock.RealClock{})
 	plans.Play(nodePlans()...)
-	return s.Endpoint(), plans.Stop, nil
+	container, err := s.RunContainer(s.RunPod(pod("shop", "payment-0", 0).PodConfig), named("payment"))
+	if err != nil {
+		return "", nil, fmt.Errorf("starting a container of our own node: %w", err)
+	}
+	stuck := time.AfterFunc(stuckAfter, func() {
+		s.Inject(criserver.Fault{Method: "ContainerStatus", Object: container, Hang: true})
+		_ = s.ExitContainer(container, 1, "Error") // an error means that the node has stopped
+	})
+	return s.Endpoint(), func() { stuck.Stop(); plans.Stop() }, nil
 }
 
 // nodePlans are the lives of the node's pods.
