@@ -2,10 +2,7 @@ package pleg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -352,17 +349,6 @@ func first[T any](items []*T, fits func(*T) bool) *T {
 	return nil
 }
 
-// FindContainerByName returns the newest container with a name, nil if there is none.
-func (p *Pod) FindContainerByName(containerName string) *Container {
-	return first(p.containers(), func(c *Container) bool { return c.Name == containerName })
-}
-
-// FindContainerByID returns the container with an ID, nil if there is none. Both Type and ID must
-// match. It does not find sandboxes.
-func (p *Pod) FindContainerByID(id ContainerID) *Container {
-	return first(p.containers(), func(c *Container) bool { return c.ID == id })
-}
-
 // FindContainerStatusByName returns the status of the newest container with a name, nil if there is
 // none.
 func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
@@ -383,50 +369,10 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	return first(s.ContainerStatuses, func(status *Status) bool { return isID(status.ID.ID, id) })
 }
 
-// GetRunningContainerStatuses returns a new slice of the running containers' statuses, newest first.
-func (s *PodStatus) GetRunningContainerStatuses() []*Status {
-	if s == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(s.ContainerStatuses), func(status *Status) bool {
-		return status == nil || status.State != ContainerStateRunning
-	})
-}
-
 // withoutType returns the runtime's ID of a container, of either form.
 func withoutType(id string) string {
 	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
 		return bare
 	}
 	return id
-}
-
-// ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…". It is the inverse of
-// ContainerID.String. Unlike the kubelet's function, it returns an error and does not log.
-func ParseContainerID(s string) (ContainerID, error) {
-	typ, id, found := strings.Cut(s, "://")
-	if !found || strings.Contains(id, "://") {
-		return ContainerID{}, fmt.Errorf("parsing a container ID: %q is not of the form type://id", s)
-	}
-	return ContainerID{Type: typ, ID: id}, nil
-}
-
-// MarshalJSON implements json.Marshaler. It returns String as a JSON string.
-func (c ContainerID) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
-
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON returns; null changes
-// nothing.
-func (c *ContainerID) UnmarshalJSON(data []byte) error {
-	var s *string
-	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("parsing a container ID: %w", err)
-	}
-	if s == nil {
-		return nil
-	}
-	id, err := ParseContainerID(*s)
-	if err == nil {
-		*c = id
-	}
-	return err
 }
