@@ -76,6 +76,7 @@
 package pleg
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -192,26 +193,23 @@ func (e *PodLifecycleEvent) String() string {
 	if e == nil {
 		return "no event"
 	}
-	pod := string(e.ID)
+	line := string(e.ID)
 	if e.Pod != nil && e.Pod.Name != "" {
-		pod = e.Pod.Namespace + "/" + e.Pod.Name
+		line = e.Pod.Namespace + "/" + e.Pod.Name
 	}
-	id := e.Data
-	if id == nil && e.Container != nil {
-		id = e.Container.ID.ID
+	id, name := e.Data, "container"
+	if e.sandbox {
+		name = "sandbox"
 	}
-	if id == nil {
-		return pod + " " + string(e.Type)
+	if e.Container != nil {
+		id, name = e.Container.ID.ID, cmp.Or(e.Container.Name, name)
 	}
-	name := "sandbox"
-	if e.Container != nil && e.Container.Name != "" {
-		name = e.Container.Name
-	} else if !e.sandbox {
-		name = "container"
+	if id != nil {
+		line += fmt.Sprintf(" %s (%s)", name, shortID(fmt.Sprint(id)))
 	}
-	line := fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(id), e.Type)
+	line += " " + string(e.Type)
 	if code, reason, ok := e.Exit(); ok && e.Type != ContainerRemoved {
-		line = strings.TrimRight(fmt.Sprintf("%s exit %d %s", line, code, reason), " ")
+		line += strings.TrimRight(fmt.Sprintf(" exit %d %s", code, reason), " ")
 	}
 	return line
 }
@@ -221,44 +219,19 @@ func (e *PodLifecycleEvent) String() string {
 // that corrects an end. ok is false for other events, and if nobody saw the end (see
 // Status.EndUnknown). An exit code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
-	if e == nil || !hasExited(e.Status) || e.Status.EndUnknown {
+	if e == nil || e.Type == ContainerStarted || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false
 	}
-	switch e.Type {
-	case ContainerDied, ContainerEnded, ContainerRemoved, PodSync:
-		return e.Status.ExitCode, e.Status.Reason, true
-	default:
-		return 0, "", false
-	}
+	return e.Status.ExitCode, e.Status.Reason, true
 }
 
 // shortID returns the beginning of a container's ID, as runtimes' own tools show it.
-func shortID(id any) string {
-	s := fmt.Sprint(id)
-	if len(s) > 13 {
-		s = s[:13] + "…"
+func shortID(id string) string {
+	if len(id) > 13 {
+		return id[:13] + "…"
 	}
-	return s
+	return id
 }
 
-// MarshalLog implements logr.Marshaler. It logs ID, type and data, as the kubelet does, and not the
-// whole pod.
-func (e *PodLifecycleEvent) MarshalLog() any {
-	if e == nil {
-		return nil
-	}
-	return struct {
-		ID   types.UID
-		Type PodLifeCycleEventType
-		Data any
-	}{e.ID, e.Type, e.Data}
-}
-
-// String returns the report as a line for logs.
-func (r HealthReport) String() string {
-	if !r.Healthy {
-		return "unhealthy: " + r.Reason
-	}
-	return fmt.Sprint("healthy: ", r.Pods, " pods, ", len(r.FailingPods), " failing, listed ",
-		r.LastRelist.Format(time.RFC3339))
-}
+// MarshalLog implements logr.Marshaler. It logs String, not the whole pod.
+func (e *PodLifecycleEvent) MarshalLog() any { return e.String() }
