@@ -100,7 +100,7 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 		r.badData(badNil, "pod "+string(rec.UID))
 	case pod.ID != rec.UID:
 		err = fmt.Errorf("the runtime returned pod %s", pod.ID)
-		r.badData(badUID, "pod "+string(pod.ID))
+		r.badData(badUID, "pod "+string(pod.ID)+" instead of "+string(rec.UID))
 	}
 	if err != nil {
 		r.out.info(4, "Cannot list pod", "podUID", rec.UID, "err", err)

@@ -43,8 +43,6 @@
 //     inspection is stuck, the pod's events are delivered when the request timeout expires.
 //   - When an inspection fails, the cache returns the error with the last good status. The inspection
 //     is retried with back-off until it succeeds or the pod is removed.
-//   - After RequestReinspect, and when an inspection succeeds after a failure, subscribers get a
-//     PodSync once the cache holds the new status.
 //   - A failed list changes nothing. A pod that is missing from a successful list is gone. While a
 //     list is blocked, the known pods are inspected in turn, and their deaths delivered.
 //   - Healthy names the stuck call, its pod or container, and its age.
@@ -106,8 +104,7 @@ const (
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that a list, a status or an exit event shows the container or sandbox as
 	// exited, or that a list no longer shows it. It is not repeated when an exited container is
-	// removed. The exit code and the reason are in the event's Status, if the runtime still had
-	// them. If the runtime corrects them later, a PodSync follows.
+	// removed. Exit returns how the container ended; a PodSync follows if the runtime corrects it.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
 	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
 	// follows a ContainerDied. A container that came and went while the subscriber was not reading
@@ -145,8 +142,8 @@ const (
 	CauseDemand Cause = "demand"
 )
 
-// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its own; Pod and
-// Container are shared and must not be modified.
+// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its own; Pod,
+// Container and Status are shared and must not be modified.
 type PodLifecycleEvent struct {
 	// ID is the UID of the pod.
 	ID types.UID
@@ -167,8 +164,7 @@ type PodLifecycleEvent struct {
 	// the last that any inspection returned, even if the cache no longer has it. If the exit is
 	// Unconfirmed, it has the exit event's code and time. If the container was gone before its end
 	// was seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a
-	// sandbox, for a PodSync without Container, and for a container that was never inspected. It
-	// must not be modified.
+	// sandbox, for a PodSync without Container, and for a container that was never inspected.
 	Status *Status
 	// Initial is true if the event describes the state when the subscription began, or in the first
 	// full list if that came later. Events of later changes are not Initial.

@@ -64,11 +64,8 @@ type EventSource interface {
 // twice, or for a container that no list shows. After the exit of a sandbox, the generator only
 // lists its pod.
 type ExitSource interface {
-	// WatchContainerExits calls observe for every exit of a container or a sandbox until ctx ends
-	// or the stream breaks, and returns why. It calls connected once, before the first observe,
-	// when the runtime has accepted the stream; a refusal may still follow. It does not report
-	// exits from before that. If the runtime reports no exits at all, the error is
-	// ErrEventsUnsupported, wrapped or not. observe never blocks.
+	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It
+	// does not report exits from before it called connected.
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 
@@ -189,11 +186,10 @@ type Pod struct {
 	// Over CRI, they are those that the pod had when the sandbox was created, with the kubelet's
 	// own io.kubernetes.* labels.
 	//
-	// The maps, here and in Container, are shared and must not be modified. The generator never
-	// copies, reads, compares or logs them: if only they change, there is no event and no
-	// inspection. GenericPLEG.Pods has the maps of the newest list. An event has those of the list
-	// that showed its transition, or of a newer list. The first events of a subscriber have those
-	// of the pod's last change.
+	// The generator never copies, reads, compares or logs the maps, here and in Container: if only
+	// they change, there is no event and no inspection. GenericPLEG.Pods has the maps of the newest
+	// list. An event has those of the list that showed its transition, or of a newer list. The
+	// first events of a subscriber have those of the pod's last change.
 	Labels      map[string]string
 	Annotations map[string]string
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata"; empty for
@@ -272,13 +268,10 @@ type PodStatus struct {
 	Source any
 }
 
-// Status is a container as an inspection shows it.
+// Status is a container as an inspection shows it. Fields without a comment are as in Container.
 type Status struct {
-	// ID is the container's ID.
-	ID ContainerID
-	// Name is the container's name in the pod's specification.
-	Name string
-	// State is the container's state.
+	ID    ContainerID
+	Name  string
 	State State
 	// CreatedAt, StartedAt and FinishedAt are when that happened; zero if it has not.
 	CreatedAt  time.Time
@@ -286,19 +279,14 @@ type Status struct {
 	FinishedAt time.Time
 	// ExitCode is the exit code of a container that has exited.
 	ExitCode int
-	// Image is the image as it was asked for, in the form NAME:TAG.
-	Image string
-	// ImageID is the runtime's ID of the image. Over CRI it is ImageRef if the runtime reports no ID,
-	// as older runtimes do.
-	ImageID string
-	// ImageRef is the image by digest.
-	ImageRef string
-	// ImageRuntimeHandler is the runtime handler that the image was pulled for.
+
+	Image               string
+	ImageID             string
+	ImageRef            string
 	ImageRuntimeHandler string
-	// Hash is the hash of the container's specification; 0 if there is none.
-	Hash uint64
-	// PodSandboxID is the sandbox that the container is in.
-	PodSandboxID string
+	Hash                uint64
+	PodSandboxID        string
+
 	// LogPath is the file that the container's output is written to; empty if the runtime writes none.
 	LogPath string
 	// Labels and Annotations are the container's own; see Pod.Labels.

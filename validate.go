@@ -62,7 +62,7 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 		report(badNil, "status of pod "+string(pod.ID))
 		return nil, fmt.Errorf("the runtime returned no status of %s, and no error", podName(pod))
 	case status.ID != "" && status.ID != pod.ID:
-		report(badUID, "status of pod "+string(status.ID))
+		report(badUID, "status of pod "+string(pod.ID))
 		return nil, fmt.Errorf("the runtime returned the status of pod %s for %s", status.ID, podName(pod))
 	}
 	good := *status

@@ -40,7 +40,7 @@ var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go"}
 // noHealthTexts are other texts of these files: parts of texts, and errors of wrong arguments.
 var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
-	"the runtime has no event stream": true,
+	"the runtime has no event stream":                                       true,
 	"only unix sockets are supported: use unix:///path or an absolute path": true,
 	"the socket path is not absolute: use unix:///path or /path":            true,
 	"the socket path ends in a slash":                                       true,
