@@ -150,7 +150,7 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 		return e.watch(ctx, s)
 	}, func(err error, _ bool) {
 		if calls.Panicked(err) {
-			e.metrics.badData(e.logger.Info, badRuntimePanic, err.Error())
+			e.metrics.badData(e.logger.Info, badPanic, err.Error())
 		}
 		ended <- err
 	})

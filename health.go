@@ -403,7 +403,7 @@ func (g *GenericPLEG) health() *health {
 func (g *GenericPLEG) guarded(name string, method func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.metrics.badData(g.logger.Info, badRuntimePanic, name+": "+fmt.Sprint(p))
+			g.metrics.badData(g.logger.Info, badPanic, name+": "+fmt.Sprint(p))
 		}
 	}()
 	method()

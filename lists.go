@@ -97,10 +97,10 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 	case err != nil:
 	case pod == nil:
 		err = errNoPod
-		r.badData(badPodNil, string(rec.UID))
+		r.badData(badNil, "pod "+string(rec.UID))
 	case pod.ID != rec.UID:
 		err = fmt.Errorf("the runtime returned pod %s", pod.ID)
-		r.badData(badPodMismatch, fmt.Sprintf("%s instead of %s", pod.ID, rec.UID))
+		r.badData(badUID, "pod "+string(pod.ID)+" instead of "+string(rec.UID))
 	}
 	if err != nil {
 		r.out.info(4, "Cannot list pod", "podUID", rec.UID, "err", err)

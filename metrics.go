@@ -58,7 +58,7 @@ func newMetrics() *metrics {
 			"reason", append(exitReasons[:], exitOther, exitUnseen)...),
 		bad: newCounterVec("pleg_bad_data_total",
 			"Number of invalid items in the runtime's answers, by reason.",
-			"reason", badReasons[:]...),
+			"reason", badNil, badNoID, badDuplicate, badUID, badState, badPanic),
 		reported: make(map[badReason]bool),
 	}
 }

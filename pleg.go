@@ -43,8 +43,6 @@
 //     inspection is stuck, the pod's events are delivered when the request timeout expires.
 //   - When an inspection fails, the cache returns the error with the last good status. The inspection
 //     is retried with back-off until it succeeds or the pod is removed.
-//   - After RequestReinspect, and when an inspection succeeds after a failure, subscribers get a
-//     PodSync once the cache holds the new status.
 //   - A failed list changes nothing. A pod that is missing from a successful list is gone. While a
 //     list is blocked, the known pods are inspected in turn, and their deaths delivered.
 //   - Healthy names the stuck call, its pod or container, and its age.
@@ -76,6 +74,7 @@
 package pleg
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -105,8 +104,7 @@ const (
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that a list, a status or an exit event shows the container or sandbox as
 	// exited, or that a list no longer shows it. It is not repeated when an exited container is
-	// removed. The exit code and the reason are in the event's Status, if the runtime still had
-	// them. If the runtime corrects them later, a PodSync follows.
+	// removed. Exit returns how the container ended; a PodSync follows if the runtime corrects it.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
 	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
 	// follows a ContainerDied. A container that came and went while the subscriber was not reading
@@ -144,8 +142,8 @@ const (
 	CauseDemand Cause = "demand"
 )
 
-// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its own; Pod and
-// Container are shared and must not be modified.
+// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its own; Pod,
+// Container and Status are shared and must not be modified.
 type PodLifecycleEvent struct {
 	// ID is the UID of the pod.
 	ID types.UID
@@ -166,8 +164,7 @@ type PodLifecycleEvent struct {
 	// the last that any inspection returned, even if the cache no longer has it. If the exit is
 	// Unconfirmed, it has the exit event's code and time. If the container was gone before its end
 	// was seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a
-	// sandbox, for a PodSync without Container, and for a container that was never inspected. It
-	// must not be modified.
+	// sandbox, for a PodSync without Container, and for a container that was never inspected.
 	Status *Status
 	// Initial is true if the event describes the state when the subscription began, or in the first
 	// full list if that came later. Events of later changes are not Initial.
@@ -192,26 +189,23 @@ func (e *PodLifecycleEvent) String() string {
 	if e == nil {
 		return "no event"
 	}
-	pod := string(e.ID)
+	line := string(e.ID)
 	if e.Pod != nil && e.Pod.Name != "" {
-		pod = e.Pod.Namespace + "/" + e.Pod.Name
+		line = e.Pod.Namespace + "/" + e.Pod.Name
 	}
-	id := e.Data
-	if id == nil && e.Container != nil {
-		id = e.Container.ID.ID
+	id, name := e.Data, "container"
+	if e.sandbox {
+		name = "sandbox"
 	}
-	if id == nil {
-		return pod + " " + string(e.Type)
+	if e.Container != nil {
+		id, name = e.Container.ID.ID, cmp.Or(e.Container.Name, name)
 	}
-	name := "sandbox"
-	if e.Container != nil && e.Container.Name != "" {
-		name = e.Container.Name
-	} else if !e.sandbox {
-		name = "container"
+	if id != nil {
+		line += fmt.Sprintf(" %s (%s)", name, shortID(fmt.Sprint(id)))
 	}
-	line := fmt.Sprintf("%s %s (%s) %s", pod, name, shortID(id), e.Type)
+	line += " " + string(e.Type)
 	if code, reason, ok := e.Exit(); ok && e.Type != ContainerRemoved {
-		line = strings.TrimRight(fmt.Sprintf("%s exit %d %s", line, code, reason), " ")
+		line += strings.TrimRight(fmt.Sprintf(" exit %d %s", code, reason), " ")
 	}
 	return line
 }
@@ -221,44 +215,19 @@ func (e *PodLifecycleEvent) String() string {
 // that corrects an end. ok is false for other events, and if nobody saw the end (see
 // Status.EndUnknown). An exit code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
-	if e == nil || !hasExited(e.Status) || e.Status.EndUnknown {
+	if e == nil || e.Type == ContainerStarted || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false
 	}
-	switch e.Type {
-	case ContainerDied, ContainerEnded, ContainerRemoved, PodSync:
-		return e.Status.ExitCode, e.Status.Reason, true
-	default:
-		return 0, "", false
-	}
+	return e.Status.ExitCode, e.Status.Reason, true
 }
 
 // shortID returns the beginning of a container's ID, as runtimes' own tools show it.
-func shortID(id any) string {
-	s := fmt.Sprint(id)
-	if len(s) > 13 {
-		s = s[:13] + "…"
+func shortID(id string) string {
+	if len(id) > 13 {
+		return id[:13] + "…"
 	}
-	return s
+	return id
 }
 
-// MarshalLog implements logr.Marshaler. It logs ID, type and data, as the kubelet does, and not the
-// whole pod.
-func (e *PodLifecycleEvent) MarshalLog() any {
-	if e == nil {
-		return nil
-	}
-	return struct {
-		ID   types.UID
-		Type PodLifeCycleEventType
-		Data any
-	}{e.ID, e.Type, e.Data}
-}
-
-// String returns the report as a line for logs.
-func (r HealthReport) String() string {
-	if !r.Healthy {
-		return "unhealthy: " + r.Reason
-	}
-	return fmt.Sprint("healthy: ", r.Pods, " pods, ", len(r.FailingPods), " failing, listed ",
-		r.LastRelist.Format(time.RFC3339))
-}
+// MarshalLog implements logr.Marshaler. It logs String, not the whole pod.
+func (e *PodLifecycleEvent) MarshalLog() any { return e.String() }

@@ -289,15 +289,15 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	for _, pod := range pods {
 		switch {
 		case pod == nil:
-			report(badPodNil, "")
+			report(badNil, "pod")
 			continue
 		case pod.ID == "":
-			report(badPodNoUID, pod.Namespace+"/"+pod.Name)
+			report(badNoID, "pod "+pod.Namespace+"/"+pod.Name)
 			continue
 		}
 		rec := r.getOrAdd(pod.ID)
 		if rec.listedIn == at.Number {
-			report(badPodDuplicate, string(pod.ID))
+			report(badDuplicate, "pod "+string(pod.ID))
 			continue
 		}
 		rec.listedIn = at.Number

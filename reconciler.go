@@ -148,7 +148,7 @@ func (r *reconciler) find(id string) (*podRecord, *Container) {
 // takeResult handles the result of a call.
 func (r *reconciler) takeResult(res *result) {
 	if calls.Panicked(res.err) {
-		r.badData(badRuntimePanic, res.err.Error())
+		r.badData(badPanic, res.err.Error())
 	}
 	c := res.call
 	answered := !c.TimedOut || res.err == nil

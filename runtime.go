@@ -2,10 +2,7 @@ package pleg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -67,11 +64,8 @@ type EventSource interface {
 // twice, or for a container that no list shows. After the exit of a sandbox, the generator only
 // lists its pod.
 type ExitSource interface {
-	// WatchContainerExits calls observe for every exit of a container or a sandbox until ctx ends
-	// or the stream breaks, and returns why. It calls connected once, before the first observe,
-	// when the runtime has accepted the stream; a refusal may still follow. It does not report
-	// exits from before that. If the runtime reports no exits at all, the error is
-	// ErrEventsUnsupported, wrapped or not. observe never blocks.
+	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It
+	// does not report exits from before it called connected.
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 
@@ -192,11 +186,10 @@ type Pod struct {
 	// Over CRI, they are those that the pod had when the sandbox was created, with the kubelet's
 	// own io.kubernetes.* labels.
 	//
-	// The maps, here and in Container, are shared and must not be modified. The generator never
-	// copies, reads, compares or logs them: if only they change, there is no event and no
-	// inspection. GenericPLEG.Pods has the maps of the newest list. An event has those of the list
-	// that showed its transition, or of a newer list. The first events of a subscriber have those
-	// of the pod's last change.
+	// The generator never copies, reads, compares or logs the maps, here and in Container: if only
+	// they change, there is no event and no inspection. GenericPLEG.Pods has the maps of the newest
+	// list. An event has those of the list that showed its transition, or of a newer list. The
+	// first events of a subscriber have those of the pod's last change.
 	Labels      map[string]string
 	Annotations map[string]string
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata"; empty for
@@ -275,13 +268,10 @@ type PodStatus struct {
 	Source any
 }
 
-// Status is a container as an inspection shows it.
+// Status is a container as an inspection shows it. Fields without a comment are as in Container.
 type Status struct {
-	// ID is the container's ID.
-	ID ContainerID
-	// Name is the container's name in the pod's specification.
-	Name string
-	// State is the container's state.
+	ID    ContainerID
+	Name  string
 	State State
 	// CreatedAt, StartedAt and FinishedAt are when that happened; zero if it has not.
 	CreatedAt  time.Time
@@ -289,19 +279,14 @@ type Status struct {
 	FinishedAt time.Time
 	// ExitCode is the exit code of a container that has exited.
 	ExitCode int
-	// Image is the image as it was asked for, in the form NAME:TAG.
-	Image string
-	// ImageID is the runtime's ID of the image. Over CRI it is ImageRef if the runtime reports no ID,
-	// as older runtimes do.
-	ImageID string
-	// ImageRef is the image by digest.
-	ImageRef string
-	// ImageRuntimeHandler is the runtime handler that the image was pulled for.
+
+	Image               string
+	ImageID             string
+	ImageRef            string
 	ImageRuntimeHandler string
-	// Hash is the hash of the container's specification; 0 if there is none.
-	Hash uint64
-	// PodSandboxID is the sandbox that the container is in.
-	PodSandboxID string
+	Hash                uint64
+	PodSandboxID        string
+
 	// LogPath is the file that the container's output is written to; empty if the runtime writes none.
 	LogPath string
 	// Labels and Annotations are the container's own; see Pod.Labels.
@@ -352,17 +337,6 @@ func first[T any](items []*T, fits func(*T) bool) *T {
 	return nil
 }
 
-// FindContainerByName returns the newest container with a name, nil if there is none.
-func (p *Pod) FindContainerByName(containerName string) *Container {
-	return first(p.containers(), func(c *Container) bool { return c.Name == containerName })
-}
-
-// FindContainerByID returns the container with an ID, nil if there is none. Both Type and ID must
-// match. It does not find sandboxes.
-func (p *Pod) FindContainerByID(id ContainerID) *Container {
-	return first(p.containers(), func(c *Container) bool { return c.ID == id })
-}
-
 // FindContainerStatusByName returns the status of the newest container with a name, nil if there is
 // none.
 func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
@@ -383,50 +357,10 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	return first(s.ContainerStatuses, func(status *Status) bool { return isID(status.ID.ID, id) })
 }
 
-// GetRunningContainerStatuses returns a new slice of the running containers' statuses, newest first.
-func (s *PodStatus) GetRunningContainerStatuses() []*Status {
-	if s == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(s.ContainerStatuses), func(status *Status) bool {
-		return status == nil || status.State != ContainerStateRunning
-	})
-}
-
 // withoutType returns the runtime's ID of a container, of either form.
 func withoutType(id string) string {
 	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
 		return bare
 	}
 	return id
-}
-
-// ParseContainerID parses the form that Kubernetes shows, "containerd://3f2a…". It is the inverse of
-// ContainerID.String. Unlike the kubelet's function, it returns an error and does not log.
-func ParseContainerID(s string) (ContainerID, error) {
-	typ, id, found := strings.Cut(s, "://")
-	if !found || strings.Contains(id, "://") {
-		return ContainerID{}, fmt.Errorf("parsing a container ID: %q is not of the form type://id", s)
-	}
-	return ContainerID{Type: typ, ID: id}, nil
-}
-
-// MarshalJSON implements json.Marshaler. It returns String as a JSON string.
-func (c ContainerID) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
-
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON returns; null changes
-// nothing.
-func (c *ContainerID) UnmarshalJSON(data []byte) error {
-	var s *string
-	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("parsing a container ID: %w", err)
-	}
-	if s == nil {
-		return nil
-	}
-	id, err := ParseContainerID(*s)
-	if err == nil {
-		*c = id
-	}
-	return err
 }

@@ -6,25 +6,13 @@ import "fmt"
 type badReason string
 
 const (
-	badPodNil             badReason = "nil_pod"
-	badPodNoUID           badReason = "pod_without_uid"
-	badPodDuplicate       badReason = "duplicate_pod_uid"
-	badPodMismatch        badReason = "wrong_pod_uid"
-	badContainerNil       badReason = "nil_container"
-	badContainerNoID      badReason = "container_without_id"
-	badContainerDuplicate badReason = "duplicate_container_id"
-	badContainerState     badReason = "unknown_container_state"
-	badStatusNil          badReason = "nil_status"
-	badStatusNilItem      badReason = "nil_item_in_status"
-	badStatusMismatch     badReason = "wrong_status_uid"
-	badRuntimePanic       badReason = "runtime_panic"
+	badNil       badReason = "nil"           // a pod, a container, a status, or an item of a status
+	badNoID      badReason = "no_id"         // a pod without UID, a container without ID
+	badDuplicate badReason = "duplicate_id"  // the UID of an earlier pod, the ID of an earlier container
+	badUID       badReason = "wrong_uid"     // a pod or a status of another pod
+	badState     badReason = "unknown_state" // a container
+	badPanic     badReason = "panic"         // a call to the runtime
 )
-
-var badReasons = [...]badReason{
-	badPodNil, badPodNoUID, badPodDuplicate, badPodMismatch,
-	badContainerNil, badContainerNoID, badContainerDuplicate, badContainerState,
-	badStatusNil, badStatusNilItem, badStatusMismatch, badRuntimePanic,
-}
 
 // reportBadData is called for each bad item, which is skipped or corrected, with the object that has it.
 type reportBadData func(reason badReason, object string)
@@ -37,16 +25,24 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	}
 	taken := make(map[string]bool, len(pod.Containers)+len(pod.Sandboxes))
 	good := func(c *Container) *Container {
-		reason, object := badData(pod, c, taken)
-		switch reason {
-		case "":
-			return c
-		case badContainerState:
-			report(reason, object)
-			return c.in(ContainerStateUnknown)
-		default:
-			report(reason, object)
+		switch {
+		case c == nil:
+			report(badNil, "container of pod "+string(pod.ID))
 			return nil
+		case c.ID.ID == "":
+			report(badNoID, "container of pod "+string(pod.ID))
+			return nil
+		case taken[c.ID.ID]:
+			report(badDuplicate, "container "+c.ID.ID)
+			return nil
+		}
+		taken[c.ID.ID] = true
+		switch c.State {
+		case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
+			return c
+		default:
+			report(badState, "container "+c.ID.ID)
+			return c.in(ContainerStateUnknown)
 		}
 	}
 	containers, bad := rewrite(pod.Containers, good)
@@ -59,33 +55,14 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	return &copied
 }
 
-// badData returns what is bad about a container of a pod, or "". taken has the earlier containers' IDs.
-func badData(pod *Pod, c *Container, taken map[string]bool) (reason badReason, object string) {
-	switch {
-	case c == nil:
-		return badContainerNil, string(pod.ID)
-	case c.ID.ID == "":
-		return badContainerNoID, string(pod.ID)
-	case taken[c.ID.ID]:
-		return badContainerDuplicate, c.ID.ID
-	}
-	taken[c.ID.ID] = true
-	switch c.State {
-	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
-		return "", ""
-	default:
-		return badContainerState, c.ID.ID
-	}
-}
-
 // validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:
-		report(badStatusNil, string(pod.ID))
+		report(badNil, "status of pod "+string(pod.ID))
 		return nil, fmt.Errorf("the runtime returned no status of %s, and no error", podName(pod))
 	case status.ID != "" && status.ID != pod.ID:
-		report(badStatusMismatch, string(pod.ID))
+		report(badUID, "status of pod "+string(pod.ID))
 		return nil, fmt.Errorf("the runtime returned the status of pod %s for %s", status.ID, podName(pod))
 	}
 	good := *status
@@ -96,7 +73,7 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 	if good.Annotations == nil {
 		good.Annotations = pod.Annotations
 	}
-	bad := func() { report(badStatusNilItem, string(pod.ID)) }
+	bad := func() { report(badNil, "item in the status of pod "+string(pod.ID)) }
 	good.ContainerStatuses = withoutNil(good.ContainerStatuses, bad)
 	good.ActiveContainerStatuses = withoutNil(good.ActiveContainerStatuses, bad)
 	good.SandboxStatuses = withoutNil(good.SandboxStatuses, bad)

@@ -76,7 +76,10 @@ func ConvertPodStatusToRunningPod(runtimeName string, podStatus *pleg.PodStatus)
 		return pleg.Pod{}
 	}
 	pod := pleg.Pod{ID: podStatus.ID, Name: podStatus.Name, Namespace: podStatus.Namespace, Source: podStatus.Source}
-	for _, s := range podStatus.GetRunningContainerStatuses() {
+	for _, s := range podStatus.ContainerStatuses {
+		if s == nil || s.State != pleg.ContainerStateRunning {
+			continue
+		}
 		c := &pleg.Container{
 			ID: s.ID, State: s.State, Name: s.Name, Image: s.Image, ImageID: s.ImageID, ImageRef: s.ImageRef,
 			ImageRuntimeHandler: s.ImageRuntimeHandler, Hash: s.Hash, PodSandboxID: s.PodSandboxID,

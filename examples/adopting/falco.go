@@ -43,8 +43,10 @@ func (f falcoEngine) List(ctx context.Context) (events []Event, err error) {
 		return nil, err
 	}
 	for _, pod := range f.cache.GetAll() {
-		for _, c := range pod.GetRunningContainerStatuses() {
-			events = append(events, eventOf(pod, c))
+		for _, c := range pod.ContainerStatuses {
+			if c.State == pleg.ContainerStateRunning {
+				events = append(events, eventOf(pod, c))
+			}
 		}
 	}
 	return events, nil

@@ -323,6 +323,6 @@ func TestRule14ReportersPanic(t *testing.T) {
 		if r := n.g.HealthReport(); !r.Healthy || r.Runtime != "" || len(r.CallsInFlight) != 0 {
 			t.Errorf("the report is %+v", r)
 		}
-		wantMetric(t, reg, "pleg_bad_data_total", 2, "reason", "runtime_panic")
+		wantMetric(t, reg, "pleg_bad_data_total", 2, "reason", "panic")
 	})
 }

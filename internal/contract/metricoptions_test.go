@@ -36,7 +36,7 @@ func TestWithoutKubeletMetrics(t *testing.T) {
 				t.Errorf("%s is taken from the host", f.GetName())
 			}
 		}
-		if names["pleg_subscribers"] != 1 || names["kubelet_runtime_calls_total"] != 1 || names["pleg_bad_data_total"] != 12 {
+		if names["pleg_subscribers"] != 1 || names["kubelet_runtime_calls_total"] != 1 || names["pleg_bad_data_total"] != 6 {
 			t.Errorf("the others are missing: %v", names)
 		}
 	})

@@ -2,8 +2,6 @@ package contract_test
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,26 +28,6 @@ func TestLoggerHasAName(t *testing.T) {
 		n.g.Stop()
 		if len(prefixes) != 1 || prefixes["pleg"] == 0 {
 			t.Errorf("lines by the name of their logger: %v", prefixes)
-		}
-	})
-}
-
-// A report has a line for a log: the reason, or how many pods there are.
-func TestHealthReportString(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		const yet = "unhealthy: pleg has yet to be successful: "
-		if got := n.g.HealthReport().String(); !strings.HasPrefix(got, yet) {
-			t.Errorf("%q does not begin with %q", got, yet)
-		}
-		n.setSingles(3)
-		n.Fail(plegtest.GetPodStatus, "pod-01", errors.New("broken"))
-		n.start()
-		listed := time.Now()
-		time.Sleep(500 * time.Millisecond)
-		want := "healthy: 3 pods, 1 failing, listed " + listed.Format(time.RFC3339)
-		if got := fmt.Sprint(n.g.HealthReport()); got != want {
-			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }

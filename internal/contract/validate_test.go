@@ -30,33 +30,37 @@ func TestRule14BadList(t *testing.T) {
 	}
 	for _, c := range []struct {
 		reason string
+		object string
 		pods   []*pleg.Pod
 		check  func(*testing.T, []string)
 	}{
-		{"nil_pod", []*pleg.Pod{nil, nil}, nothing},
-		{"pod_without_uid", []*pleg.Pod{bare("", plegtest.Running("x"))}, nothing},
+		{"nil", "pod", []*pleg.Pod{nil, nil}, nothing},
+		{"no_id", "pod default/", []*pleg.Pod{bare("", plegtest.Running("x"))}, nothing},
 		{
-			"duplicate_pod_uid", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))},
+			"duplicate_id", "pod a", []*pleg.Pod{bare("a", plegtest.Running("a1")), bare("a", plegtest.Running("a2"))},
 			events("a Started a1"),
 		},
-		{"duplicate_pod_uid", []*pleg.Pod{good}, nothing},
-		{"nil_container", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)}, events("a Started a1")},
+		{"duplicate_id", "pod good", []*pleg.Pod{good}, nothing},
 		{
-			"container_without_id", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))},
+			"nil", "container of pod a", []*pleg.Pod{bare("a", nil, plegtest.Running("a1"), nil)},
 			events("a Started a1"),
 		},
 		{
-			"duplicate_container_id", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))},
+			"no_id", "container of pod a", []*pleg.Pod{bare("a", plegtest.Running(""), plegtest.Running("a1"))},
 			events("a Started a1"),
 		},
-		{"duplicate_container_id", []*pleg.Pod{{
+		{
+			"duplicate_id", "container a1", []*pleg.Pod{bare("a", plegtest.Running("a1"), plegtest.Exited("a1"))},
+			events("a Started a1"),
+		},
+		{"duplicate_id", "container a1", []*pleg.Pod{{
 			ID: "a", Containers: []*pleg.Container{plegtest.Running("a1")}, Sandboxes: []*pleg.Container{plegtest.Exited("a1")},
 		}}, events("a Started a1")},
 		{
-			"unknown_container_state", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))},
+			"unknown_state", "container x", []*pleg.Pod{bare("a", state("half-dead"), plegtest.Running("a1"))},
 			events("a Started a1"),
 		},
-		{"unknown_container_state", []*pleg.Pod{bare("a", state(""))}, events()},
+		{"unknown_state", "container x", []*pleg.Pod{bare("a", state(""))}, events()},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,7 +92,7 @@ func TestRule14BadList(t *testing.T) {
 					n.relist()
 				}
 				want(t, "delivered again", read(watch))
-				if got := log.matching(`"reason"="` + c.reason + `"`); len(got) != 1 {
+				if got := log.matching(`"reason"="` + c.reason + `" "object"="` + c.object + `"`); len(got) != 1 {
 					t.Errorf("logged %q", got)
 				}
 			})
@@ -133,13 +137,13 @@ func TestRule14BadStatus(t *testing.T) {
 		status       *pleg.PodStatus
 		err          string
 	}{
-		{"nil", "nil_status", nil, "the runtime returned no status of pod default/a (a), and no error"},
+		{"nil", "nil", nil, "the runtime returned no status of pod default/a (a), and no error"},
 		{
-			"of another pod", "wrong_status_uid", &pleg.PodStatus{ID: "b"},
+			"of another pod", "wrong_uid", &pleg.PodStatus{ID: "b"},
 			"the runtime returned the status of pod b for pod default/a (a)",
 		},
 		{"without ID", "", &pleg.PodStatus{}, ""},
-		{"with nil items", "nil_item_in_status", &pleg.PodStatus{
+		{"with nil items", "nil", &pleg.PodStatus{
 			ContainerStatuses:       []*pleg.Status{nil, {Name: "x"}, nil},
 			ActiveContainerStatuses: []*pleg.Status{nil},
 			SandboxStatuses:         []*runtimeapi.PodSandboxStatus{nil},
@@ -185,7 +189,7 @@ func TestRule14BadPodList(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		pod    *pleg.Pod
-	}{{"nil_pod", nil}, {"wrong_pod_uid", bare("other", plegtest.Exited("a1"))}} {
+	}{{"nil", nil}, {"wrong_uid", bare("other", plegtest.Exited("a1"))}} {
 		synctest.Test(t, func(t *testing.T) {
 			rt := &scripted{
 				pods:   func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
@@ -243,7 +247,7 @@ func TestRule14RuntimePanics(t *testing.T) {
 				n.start()
 				n.g.RequestRelist("a")
 				time.Sleep(500 * time.Millisecond)
-				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got < 3 {
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "panic"); got < 3 {
 					t.Errorf("counted %v times", got)
 				}
 			})
@@ -258,7 +262,7 @@ func TestRule14EventSourcePanics(t *testing.T) {
 		panics := func(context.Context) error { panic("nil map") }
 		n.Inject(plegtest.Fault{Method: plegtest.WatchContainerEvents, Times: 1, Do: panics})
 		n.start()
-		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "runtime_panic")
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "panic")
 		got := n.g.HealthReport().Stream
 		if got.State != pleg.StreamBroken || got.Error != "WatchContainerEvents panicked: nil map" {
 			t.Errorf("the stream is %v", got)
@@ -281,7 +285,7 @@ func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 			n.relist()
 		}
 		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
-		wantMetric(t, reg, "pleg_bad_data_total", 3, "reason", "unknown_container_state")
+		wantMetric(t, reg, "pleg_bad_data_total", 3, "reason", "unknown_state")
 		if e := <-events; e.Pod.Containers[0].State != pleg.ContainerStateUnknown {
 			t.Errorf("%s: the state is %s", line(e), e.Pod.Containers[0].State)
 		}
@@ -302,8 +306,8 @@ func TestRule14DuplicateInALongList(t *testing.T) {
 		if got := len(read(events)); got != 100 {
 			t.Errorf("%d events", got)
 		}
-		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_container_id")
-		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_container_state")
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_id")
+		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_state")
 	})
 }
 
@@ -340,7 +344,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 				n.g.RequestRelist("a")
 				time.Sleep(1500 * time.Millisecond)
 				n.g.HealthReport()
-				if got := metric(t, reg, "pleg_bad_data_total", "reason", "runtime_panic"); got == 0 {
+				if got := metric(t, reg, "pleg_bad_data_total", "reason", "panic"); got == 0 {
 					t.Error("not counted")
 				}
 			})

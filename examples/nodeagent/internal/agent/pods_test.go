@@ -7,6 +7,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -158,8 +159,8 @@ func TestSidecarCrashes(t *testing.T) {
 func (n *node) kill(container string) {
 	n.t.Helper()
 	for _, pod := range n.agent.generator.Pods() {
-		if c := pod.FindContainerByName(container); c != nil {
-			if err := n.server.KillContainer(c.ID.ID); err != nil {
+		if i := slices.IndexFunc(pod.Containers, func(c *pleg.Container) bool { return c.Name == container }); i >= 0 {
+			if err := n.server.KillContainer(pod.Containers[i].ID.ID); err != nil {
 				n.t.Fatal(err)
 			}
 			return

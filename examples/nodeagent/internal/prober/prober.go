@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/handler"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/plan"
 	"github.com/kubepleg/pleg/examples/nodeagent/internal/runtime"
@@ -141,8 +141,8 @@ func (p *probe) once(ctx context.Context) {
 	case time.Since(s.State.Running.StartedAt.Time) < time.Duration(p.InitialDelaySeconds)*time.Second:
 		return
 	}
-	id, _ := pleg.ParseContainerID(p.id)
-	target := handler.Target{Runtime: p.Runtime, Container: p.spec, ID: id.ID, PodIP: status.PodIP}
+	_, id, _ := strings.Cut(p.id, "://")
+	target := handler.Target{Runtime: p.Runtime, Container: p.spec, ID: id, PodIP: status.PodIP}
 	if err := target.Probe(ctx, p.Probe); ctx.Err() == nil {
 		p.take(err)
 	}

@@ -111,7 +111,9 @@ func (a *Agent) sync(uid types.UID) {
 		return
 	}
 	a.synced[uid] = began
-	running := status.GetRunningContainerStatuses()
+	running := slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *kubecontainer.Status) bool {
+		return s.State != kubecontainer.ContainerStateRunning
+	})
 	slices.SortFunc(running, func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	if main := status.FindContainerStatusByName("main"); main != nil {
 		a.note("%s: main is %s", uid, main.State)
@@ -124,7 +126,8 @@ func (a *Agent) sync(uid types.UID) {
 		a.generator.RequestReinspect(uid)
 	}
 	for _, s := range running {
-		if c := found.FindContainerByID(kubelettypes.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {
+		id := kubelettypes.BuildContainerID(s.ID.Type, s.ID.ID)
+		if !slices.ContainsFunc(found.Containers, func(c *kubecontainer.Container) bool { return c.ID == id }) {
 			a.note("%s: %s is missing", uid, s.Name)
 		}
 	}
