@@ -38,42 +38,9 @@ func plegStateIn(s State) plegState {
 		return plegRunning
 	case ContainerStateExited:
 		return plegExited
-	case ContainerStateCreated, ContainerStateUnknown:
-		return plegUnknown
 	default:
 		return plegUnknown
 	}
-}
-
-// withSandboxesBeingMade returns a listed pod, or a copy in which sandboxes that are still being
-// made are unknown. cri-dockerd lists them as exited. They have no containers and were never known
-// as ready or exited.
-func withSandboxesBeingMade(old, pod *Pod) *Pod {
-	sandboxes, changed := rewrite(pod.sandboxes(), func(s *Container) *Container {
-		if s.State != ContainerStateExited || hasContainers(pod, s) || wasMade(old, s) {
-			return s
-		}
-		return s.in(ContainerStateUnknown)
-	})
-	if !changed {
-		return pod
-	}
-	copied := *pod
-	copied.Sandboxes = sandboxes
-	return &copied
-}
-
-// hasContainers reports whether the sandbox may have containers; some containers lack a sandbox ID.
-func hasContainers(pod *Pod, sandbox *Container) bool {
-	return slices.ContainsFunc(pod.Containers, func(c *Container) bool {
-		return c.PodSandboxID == sandbox.ID.ID || c.PodSandboxID == ""
-	})
-}
-
-// wasMade reports whether the old pod has the sandbox, ready or exited.
-func wasMade(old *Pod, sandbox *Container) bool {
-	s := find(old.sandboxes(), sandbox.ID.ID)
-	return s != nil && plegStateOf(s) != plegUnknown
 }
 
 // appendTransitions appends the transitions of a pod between two lists; nil means absent. Known

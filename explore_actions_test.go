@@ -216,7 +216,7 @@ func (w *world) apply(a action) {
 	}
 	rec := w.r.records.byUID[podUID(a.pod)]
 	told := a.kind == actExit && w.active() && w.published(a.pod)[a.c] == levelRunning &&
-		rec != nil && rec.pod.container(a.c, containerOf(a.pod, a.c).ID) != nil
+		rec != nil && find(rec.pod.containers(), containerOf(a.pod, a.c).ID) != nil
 	w.run()
 	if told && w.follow[0].told[a.pod][a.c] < levelExited {
 		w.breaks("rule 20: an exit event of %s is not told", containerOf(a.pod, a.c).ID)

@@ -252,7 +252,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	rec.at, rec.overlapTo = at, begun
 	listed := raw
 	if !rec.showsAgain(raw) {
-		listed = withSandboxesBeingMade(rec.pod, withoutBadData(raw, report))
+		listed = withoutBadData(raw, report)
 	}
 	if rec.showsAgain(listed) {
 		if rec.pod == rec.listed {

@@ -149,8 +149,7 @@ const (
 	ContainerStateRunning State = "running"
 	// ContainerStateExited is a container that ran and ended, or a sandbox that is not ready.
 	ContainerStateExited State = "exited"
-	// ContainerStateUnknown is anything else. The generator also treats a sandbox as unknown while
-	// it is being made: it is not ready, has no containers and was never seen ready.
+	// ContainerStateUnknown is anything else.
 	ContainerStateUnknown State = "unknown"
 )
 

@@ -23,6 +23,13 @@ func Held(r *Runtime) (items, pods, statuses int) {
 	return items, len(r.held.pods), statuses
 }
 
+// Started returns how many sandboxes a Runtime knows to have been started.
+func Started(r *Runtime) int {
+	r.held.mu.Lock()
+	defer r.held.mu.Unlock()
+	return len(r.held.started)
+}
+
 // UsualEndpoints returns the default endpoints of Connect.
 func UsualEndpoints() []string { return usualEndpoints }
 

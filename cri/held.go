@@ -106,6 +106,11 @@ type held struct {
 	// early has what is kept of containers that no full list has shown yet. Guarded by mu.
 	early map[string]*earlyKept
 
+	// started has the sandboxes of cri-dockerd that have been started. The value is 0 if a full list
+	// has shown the sandbox, else the number of the pass that shows it if it still exists. The map is
+	// nil except in Runtime.held. Guarded by mu.
+	started map[string]uint64
+
 	tally   badTally          // of the held items
 	podless [kinds]int        // of the held items, those of no pod
 	readers [kinds]wire.Items // kept for their scratch space
@@ -258,6 +263,9 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 		}
 		// A change of an item does not always show in its pod.
 		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
+		if h.started != nil {
+			h.showUnstartedLocked(rebuilt, 0)
+		}
 		if pod.pod == nil || !samePod(pod.pod, rebuilt) {
 			pod.pod = rebuilt
 		}
@@ -270,10 +278,11 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// reuse returns the held pod if it is equal to pod, else pod.
+// reuse returns the held pod if it is equal to pod, a list of one pod, else pod.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.showUnstartedLocked(pod, h.number+1)
 	if known := h.pods[pod.ID]; known != nil && samePod(known.pod, pod) {
 		return known.pod
 	}

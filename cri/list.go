@@ -61,6 +61,9 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 // no pod changed, the slice is the same too. Such lists run one at a time: a second call waits for
 // the first, or for the end of its context.
 //
+// cri-dockerd lists a sandbox as not ready until it has started it. GetPods and GetPod return such a
+// sandbox as unknown until they have seen it ready or with a container.
+//
 // GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	if !all {

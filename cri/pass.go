@@ -275,6 +275,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			touch(h.insertLocked(it))
 		}
 	}
+	h.pruneStartedLocked(p.number, touch)
 	h.runtimeName, h.committed = p.by.runtimeName, p.number
 	if len(changed) > 0 {
 		h.rebuildLocked(changed)

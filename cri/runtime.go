@@ -85,6 +85,7 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 		held:      newHeld(),
 		exits:     exitWatches{recovered: make(chan struct{}, 1), nodes: map[*nodeWatch]bool{}},
 	}
+	r.held.started = map[string]uint64{}
 	if o.plainLists {
 		r.streaming.off = true
 		r.listMode.Store(int32(listsPlain))

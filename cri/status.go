@@ -174,7 +174,7 @@ func (in *inspection) isNotFound(err error) bool {
 	case codes.NotFound:
 		return true
 	case codes.Unknown:
-		return in.runtimeName == "docker" && strings.Contains(err.Error(), "No such container")
+		return in.runtimeName == dockerName && strings.Contains(err.Error(), "No such container")
 	default:
 		return false
 	}

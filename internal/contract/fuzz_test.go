@@ -31,7 +31,6 @@ func FuzzListings(f *testing.F) {
 			pleg.WithLogger(logr.Discard()), pleg.WithPollingOnly())
 		events := g.Watch()
 		last := make(map[string]pleg.PodLifeCycleEventType)
-		var made map[string]bool
 		for range 20 {
 			listed = d.listing()
 			_ = g.Relist(t.Context())
@@ -43,7 +42,7 @@ func FuzzListings(f *testing.F) {
 				}
 				last[key] = e.Type
 			}
-			made = compareNaively(t, listed, made, last, cache)
+			compareNaively(t, listed, last, cache)
 		}
 	})
 }
@@ -98,15 +97,11 @@ func (d *decoder) container() *pleg.Container {
 }
 
 // compareNaively reads a listing as rule 14 has it: the first of what is there
-// twice counts, and what cannot be distinguished does not. A sandbox that is not ready, as none
-// with a container is here, is unknown unless it was ready before: rule 1. made are the
-// sandboxes of the listing before that are not; it returns those of this one.
+// twice counts, and what cannot be distinguished does not.
 func compareNaively(
-	t *testing.T, listed []*pleg.Pod, made map[string]bool, last map[string]pleg.PodLifeCycleEventType,
-	cache *pleg.PodCache,
-) (madeNow map[string]bool) {
+	t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache,
+) {
 	t.Helper()
-	madeNow = make(map[string]bool)
 	present := make(map[string]pleg.State)
 	pods := make(map[types.UID]bool)
 	for _, p := range listed {
@@ -114,7 +109,7 @@ func compareNaively(
 			continue
 		}
 		pods[p.ID] = true
-		for i, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
+		for _, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
 			for _, c := range list {
 				if c == nil || c.ID.ID == "" {
 					continue
@@ -124,10 +119,9 @@ func compareNaively(
 					continue
 				}
 				present[key] = "unknown"
-				if c.State == pleg.ContainerStateRunning || c.State == pleg.ContainerStateExited && (i == 0 || made[key]) {
+				if c.State == pleg.ContainerStateRunning || c.State == pleg.ContainerStateExited {
 					present[key] = c.State
 				}
-				madeNow[key] = i == 1 && present[key] != "unknown"
 			}
 		}
 	}
@@ -147,5 +141,4 @@ func compareNaively(
 	if got := len(cache.GetAll()); got != len(pods) {
 		t.Errorf("%d pods in the cache, %d listed", got, len(pods))
 	}
-	return madeNow
 }

@@ -83,8 +83,6 @@ type model struct {
 	// the cache had the end of.
 	exits      map[string]int
 	seenExited map[string]bool
-	// ready are the sandboxes that were.
-	ready map[string]bool
 	// deaths counts those of containers that were published and are no part of the beginning.
 	deaths float64
 	reg    *prometheus.Registry
@@ -130,7 +128,6 @@ func runHistory(t *testing.T, history []step) []string {
 		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
 		exits:     make(map[string]int), seenExited: make(map[string]bool),
-		ready: make(map[string]bool),
 	}
 	m.watch = m.g.Watch()
 	m.EmitOnChange(true)
@@ -210,7 +207,6 @@ func (m *model) do(s step) {
 		m.next++
 		states := []pleg.State{pleg.ContainerStateRunning, pleg.ContainerStateCreated, pleg.ContainerStateExited}
 		c := plegtest.NewContainer(fmt.Sprintf("c%d", m.next), states[s.n%3])
-		c.PodSandboxID = "another" // the sandboxes of the model have none
 		if pod == nil {
 			m.SetPod(bare(uid, c))
 		} else if len(pod.Containers) < 5 {
@@ -223,7 +219,7 @@ func (m *model) do(s step) {
 		if pod == nil {
 			m.SetPod(bare(uid))
 		}
-		m.SetSandbox(uid, fmt.Sprintf("s%d", m.next), pleg.ContainerStateExited)
+		m.SetSandbox(uid, fmt.Sprintf("s%d", m.next), pleg.ContainerStateUnknown)
 	case "start sandbox", "stop sandbox":
 		m.changeSandbox(s, uid, pod)
 	case "remove pod":
@@ -267,7 +263,7 @@ func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
 
 func isSandbox(id string) bool { return id[0] == 's' }
 
-// changeSandbox makes a sandbox ready that never was, or not ready.
+// changeSandbox makes an unknown sandbox ready, or any sandbox not ready.
 func (m *model) changeSandbox(s step, uid types.UID, pod *pleg.Pod) {
 	if pod == nil || len(pod.Sandboxes) == 0 {
 		return
@@ -276,8 +272,7 @@ func (m *model) changeSandbox(s step, uid types.UID, pod *pleg.Pod) {
 	switch id := box.ID.ID; {
 	case s.what == "stop sandbox":
 		m.SetSandbox(uid, id, pleg.ContainerStateExited)
-	case !m.ready[id]:
-		m.ready[id] = true
+	case box.State == pleg.ContainerStateUnknown:
 		m.SetSandbox(uid, id, pleg.ContainerStateRunning)
 	}
 }

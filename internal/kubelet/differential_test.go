@@ -18,8 +18,8 @@ import (
 // readers answered, with the same; the same health.
 //
 // What is not in these histories is on the list of deviations: inspections that
-// fail or hang, full channels, bad data, pods without containers, sandboxes that
-// are being made, and minimum times that are the very stamp of a relist.
+// fail or hang, full channels, bad data, pods without containers, and minimum
+// times that are the very stamp of a relist.
 func TestSameHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		history := anyHistory().Draw(rt, "history")
@@ -115,7 +115,6 @@ func (b *both) step(o op) error {
 
 // relist has both sides relist, and compares what they told and hold.
 func (b *both) relist() error {
-	b.node.finishSandboxes()
 	b.kubelet.generator.Relist(context.Background())
 	_ = b.here.generator.Relist(context.Background())
 

@@ -16,8 +16,6 @@ type node struct {
 	inspectErr map[types.UID]error
 	// hangs has, for each pod whose inspection hangs, a channel that ends it.
 	hangs map[types.UID]chan struct{}
-	// listed are the sandboxes of the last list.
-	listed map[string]bool
 	// listHangs, if it is there, holds up every list until it is closed.
 	listHangs chan struct{}
 }
@@ -79,24 +77,6 @@ func (n *node) set(uid types.UID, id, state string) {
 // setSandbox puts a sandbox into a state; a new one is the newest.
 func (n *node) setSandbox(uid types.UID, id, state string) {
 	put(&n.ensure(uid).sandboxes, id, state, true)
-}
-
-// finishSandboxes has no list show a sandbox that is being made: not ready, without containers,
-// and new.
-func (n *node) finishSandboxes() {
-	listed := make(map[string]bool)
-	for _, p := range n.pods {
-		for i := range p.sandboxes {
-			s := &p.sandboxes[i]
-			if len(p.containers) == 0 && !n.listed[s.id] {
-				s.state = running
-			}
-			listed[s.id] = true
-		}
-	}
-	if n.listErr == nil {
-		n.listed = listed
-	}
 }
 
 func put(list *[]modelContainer, id, state string, newestFirst bool) {

@@ -37,15 +37,6 @@ func showSubscribers(t *testing.T, s *stage) {
 	s.want("events for a late subscriber here", events, taken(s.here.generator.Subscribe(s.ctx, pleg.WithCapacity(1000))))
 }
 
-func showSandboxBeingMade(_ *testing.T, s *stage) {
-	s.node.setSandbox("a", "a-sandbox", exited)
-	s.relist()
-	s.wantEvents([]event{{"a", "ContainerDied", "a-sandbox"}}, nil)
-	s.node.setSandbox("a", "a-sandbox", running)
-	s.relist()
-	s.wantEvents([]event{{"a", "ContainerStarted", "a-sandbox"}}, []event{{"a", "ContainerStarted", "a-sandbox"}})
-}
-
 func showFailureEvents(_ *testing.T, s *stage) {
 	events := s.podWith("a", "a1")
 	s.relist()

@@ -146,7 +146,6 @@ func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, ver
 // deviating are the kubelet's tests that compile, and ask for what the library means to do
 // differently.
 var deviating = map[string]string{
-	"TestRelistingWithSandboxes":      "a sandbox that was never ready and has no containers is being made",
 	"TestRunningPodAndContainerCount": "a generator without a node, such as a test's, registers no metrics",
 }
 
