@@ -72,10 +72,8 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 // Get returns the last good status of a pod, and the error of its last inspection if that failed.
 // The status of an unknown pod has only its ID. Get never blocks.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	a := c.readLocked(uid)
-	return a.status, a.err
+	status, _, err := c.Lookup(uid)
+	return status, err
 }
 
 // GetAll returns the status of every known pod, sorted by UID.

@@ -231,15 +231,11 @@ func (r *reconciler) retryLater(rec *podRecord) {
 // unless the full list in flight may still show the pod.
 func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Pod, rec.wants())
-	if rec.pod == nil && !rec.isOpen() && !r.fullListCounts() && r.records.byUID[rec.UID] == rec {
+	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
+	if rec.pod == nil && !rec.isOpen() && !fullListCounts && r.records.byUID[rec.UID] == rec {
 		delete(r.records.byUID, rec.UID)
 		r.cache.Delete(rec.UID)
 	}
-}
-
-// fullListCounts reports whether a full list is in flight that has not timed out.
-func (r *reconciler) fullListCounts() bool {
-	return r.sched.FullList != nil && !r.sched.FullList.TimedOut
 }
 
 // planRequested plans pods after a full list has ended or is slow: pods with open requests, and
