@@ -23,13 +23,12 @@ const (
 	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
+	// unsupportedWait is the wait if the runtime has no such stream: it may be upgraded or configured.
+	unsupportedWait = 5 * time.Minute
 )
 
-// The waits before the next connection. A runtime without events may be upgraded or configured.
-var (
-	reconnect   = backoff.Policy{First: time.Second, Longest: time.Minute, Jitter: true}
-	unsupported = backoff.Policy{First: 5 * time.Minute, Jitter: true}
-)
+// reconnect has the waits before the next connection.
+var reconnect = backoff.Policy{First: time.Second, Longest: 5 * time.Second}
 
 // errStopped is why a call was cancelled by Stop.
 var errStopped = errors.New("the generator was stopped")
@@ -53,8 +52,6 @@ type eventClient struct {
 	inbox   *inbox.Inbox[inputs]
 	metrics *metrics
 	logger  klog.Logger
-	// recovered gets a token when full lists succeed again, so that follow connects at once.
-	recovered chan struct{}
 
 	mu     sync.Mutex // guards report, current and connectedAt
 	report StreamReport
@@ -109,7 +106,7 @@ func (e *eventClient) follow(ctx context.Context) {
 		if hasNone || lasted >= stableStream {
 			failures = 0
 		}
-		state, wait := StreamUnsupported, unsupported.Wait(1)
+		state, wait := StreamUnsupported, unsupportedWait
 		if !hasNone {
 			failures++
 			state, wait = StreamBroken, reconnect.Wait(failures)
@@ -123,7 +120,6 @@ func (e *eventClient) follow(ctx context.Context) {
 		e.setState(state, err, e.clock.Now().Add(wait))
 		select {
 		case <-timer.C():
-		case <-e.recovered: // the stream may work again too
 		case <-ctx.Done():
 		}
 		timer.Stop()

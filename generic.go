@@ -147,7 +147,7 @@ func (g *GenericPLEG) newEventClient(method string, watch func(ctx context.Conte
 	e := &eventClient{
 		method: method, watch: watch, hints: method == methodWatchEvents,
 		clock: g.clock, calls: g.calls, inbox: g.inbox, metrics: g.metrics, logger: g.logger,
-		report: StreamReport{State: StreamOff}, recovered: make(chan struct{}, 1),
+		report: StreamReport{State: StreamOff},
 	}
 	g.streams = append(g.streams, e)
 	return e

@@ -126,7 +126,7 @@ type StreamReport struct {
 	LastEvent time.Time `json:"lastEvent,omitzero"`
 	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after Stop.
 	Error string `json:"error,omitempty"`
-	// NextTry is when the stream is opened again; it is opened earlier if failing full lists succeed again.
+	// NextTry is when the stream is opened again.
 	NextTry time.Time `json:"nextTry,omitzero"`
 }
 

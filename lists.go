@@ -79,7 +79,6 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	}
 	if r.listErr != nil {
 		r.out.info(0, "Relist succeeded again")
-		r.out.listsRecovered = true
 	}
 	r.fullSucceeded, r.listErr = c.Began, nil
 	r.relists.succeeded(c, compared)

@@ -70,14 +70,6 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	for _, caller := range out.relisted {
 		close(caller.done)
 	}
-	if out.listsRecovered {
-		for _, e := range g.streams {
-			select {
-			case e.recovered <- struct{}{}:
-			default:
-			}
-		}
-	}
 	return g.sleep(out.wake)
 }
 
@@ -182,8 +174,6 @@ type outputs struct {
 	begin    []beginCall
 	log      []func(klog.Logger)
 	relisted []*relistCaller // the callers whose relist is complete
-	// listsRecovered is true if a full list succeeded after one that failed.
-	listsRecovered bool
 	// wake is when the next step is due; zero for never.
 	wake time.Time
 }

@@ -53,7 +53,7 @@ type EventSource interface {
 	// has accepted the stream; over CRI a refusal may still follow. A stream that is not accepted
 	// within ten seconds is cancelled. If the runtime has no event stream, the error is
 	// ErrEventsUnsupported, wrapped or not. After any other return, including nil, the stream is
-	// opened again within a minute. observe never blocks.
+	// opened again within five seconds. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 

@@ -47,7 +47,7 @@ func (w witness) ofNode() bool { return w == exitJSON || w == processes }
 
 // The delay before the runtime's own stream of exits is opened again while containers are watched
 // without it. A full list that succeeds after one that failed ends the delay.
-var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second, Jitter: true}
+var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
 // exitRetryUnsupported is the delay if the runtime has no such stream: it may be replaced by another.
 const exitRetryUnsupported = 5 * time.Minute

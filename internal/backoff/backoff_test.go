@@ -50,20 +50,3 @@ func TestWaitDoublesUpToLongest(t *testing.T) {
 		})
 	}
 }
-
-func TestJitterStaysWithinAQuarter(t *testing.T) {
-	for _, whole := range []time.Duration{1, 2, 3, 4, 5, 7, time.Second, time.Minute} {
-		p := backoff.Policy{First: whole, Longest: whole, Jitter: true}
-		seen := make(map[time.Duration]bool)
-		for range 1000 {
-			got := p.Wait(3)
-			if got > whole || got < whole-whole/4 {
-				t.Fatalf("a wait of %v for %v", got, whole)
-			}
-			seen[got] = true
-		}
-		if whole >= time.Second && len(seen) < 900 {
-			t.Errorf("only %d waits of 1000 differ for %v", len(seen), whole)
-		}
-	}
-}
