@@ -44,8 +44,8 @@ type HealthReport struct {
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	// Backlog is how many pods have updates that do not fit into a subscriber's channel, or that
-	// Handle has not handled, summed over all subscribers.
+	// Backlog is how many pods have updates that do not fit into a subscriber's channel, summed over
+	// all subscribers; see WithCapacity.
 	Backlog int `json:"backlog"`
 	// NamedSubscribers are the subscriptions that have a name, sorted by name.
 	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`

@@ -17,9 +17,9 @@ type SubscribeOption func(*subscriptionOptions)
 // subscriptionOptions are the broadcaster's.
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
-// WithCapacity sets how many events wait for a subscriber before updates are coalesced. For
-// Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default. A
-// negative number means that no event waits.
+// WithCapacity sets the capacity of the subscriber's channel. Updates that do not fit into it are
+// coalesced. Zero selects DefaultChannelCapacity, the default. A negative number selects a channel
+// without a buffer; for Handle, one event.
 func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
 }

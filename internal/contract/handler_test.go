@@ -421,22 +421,3 @@ func TestHandleSyncedBesideChurn(t *testing.T) {
 		})
 	}
 }
-
-// What waits for a function that hangs is its backlog, whatever the capacity.
-func TestHandlerThatHangsIsReported(t *testing.T) {
-	for _, capacity := range []int{-1, 1, 2, 0} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(pods(3)...)
-			n.start()
-			ctx, cancel := context.WithCancel(t.Context())
-			h := n.handle(ctx, func(string) { <-ctx.Done() }, pleg.WithName("hung"), pleg.WithCapacity(capacity))
-			time.Sleep(time.Minute)
-			if r := n.g.HealthReport().NamedSubscribers; len(r) != 1 || r[0].Backlog != 3 {
-				t.Errorf("capacity %d: %+v", capacity, r)
-			}
-			cancel()
-			h.want(t, "in all", "pod-00000 added with 1")
-		})
-	}
-}
