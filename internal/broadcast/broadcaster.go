@@ -69,8 +69,6 @@ func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *
 
 // Options are the options of a subscription. The zero value is valid.
 type Options[U, E any] struct {
-	// Name is the name in Backlogs. Subscriptions may share a name.
-	Name string
 	// Capacity is the capacity of the channel. Updates that do not fit into it are coalesced.
 	Capacity int
 	// Lasting is true if the channel stays open at Halt.
@@ -174,20 +172,13 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog is what was not yet delivered to one subscriber.
-type Backlog struct {
-	Name string // see Options
-	// Keys is how many keys have events that are not yet in the channel.
-	Keys int
-}
-
-// Backlogs returns the backlogs of all subscriptions, oldest first.
-func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
+// Backlog returns the number of subscriptions and, summed over them, of keys whose events do not fit
+// into the channel.
+func (b *Broadcaster[K, U, E]) Backlog() (subscriptions, keys int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	backlogs := make([]Backlog, len(b.subs))
-	for i, s := range b.subs {
-		backlogs[i] = Backlog{Name: s.options.Name, Keys: s.undeliveredLocked()}
+	for _, s := range b.subs {
+		keys += s.undeliveredLocked()
 	}
-	return backlogs
+	return len(b.subs), keys
 }
