@@ -39,7 +39,7 @@ func Example_adoptingFromKoordlet() {
 		OnPodAdded:         func(pod *pleg.Pod, _ bool) { fmt.Println("added", pod.Namespace+"/"+pod.Name) },
 		OnContainerStarted: func(e *pleg.PodLifecycleEvent) { addCgroup(e.ID, e.Container.ID.ID) },
 		OnPodRemoved:       func(pod *pleg.Pod) { forget(pod.ID) },
-	}, pleg.WithName("qos-manager"))
+	})
 	fmt.Println(err)
 	// Output:
 	// added default/web-0
@@ -54,7 +54,7 @@ func recreate(
 ) (*pleg.Status, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events := g.Subscribe(ctx, pleg.WithName("recreate"))
+	events := g.Subscribe(ctx)
 	if err := stop(); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func reportCrashes(ctx context.Context, out io.Writer, g *pleg.GenericPLEG) erro
 				fmt.Fprintln(out, e.Pod.Name, e.Container.Name, "exited", code, reason, "restarts:", e.Status.RestartCount)
 			}
 		},
-	}, pleg.WithName("crash-reporter"))
+	})
 }
 
 // A crash reporter for one namespace reports each end once, with the reason that the runtime learns

@@ -41,7 +41,7 @@ func ExampleGenericPLEG_Handle() {
 			fmt.Println("removed:", pod.Name)
 			cancel(done)
 		},
-	}, pleg.WithName("example"))
+	})
 	fmt.Println(err)
 	// Output:
 	// added: web
@@ -74,7 +74,7 @@ func followDeaths(ctx context.Context, g *pleg.GenericPLEG, since time.Time,
 			synced = true
 			store(latest)
 		},
-	}, pleg.WithName("deaths"))
+	})
 }
 
 // One container ends while an agent runs, one while none does, and one under the next agent.

@@ -31,7 +31,7 @@ func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.St
 		},
 		OnError: func(_ types.UID, err error, retry time.Duration) { fmt.Printf("%v: again in %v\n", err, retry) },
 	})
-	return workers.Run(nil, pleg.WithName("workers"))
+	return workers.Run(nil)
 }
 
 // A pod worker needs no polling and no store of statuses: events say when to look, the cache what

@@ -44,11 +44,9 @@ type HealthReport struct {
 	BlockedReaders int `json:"blockedReaders"`
 	// Subscribers is the number of subscriptions.
 	Subscribers int `json:"subscribers"`
-	// Backlog is how many pods have updates that do not fit into a subscriber's channel, or that
-	// Handle has not handled, summed over all subscribers.
+	// Backlog is how many pods have updates that do not fit into a subscriber's channel, summed over
+	// all subscribers; see WithCapacity.
 	Backlog int `json:"backlog"`
-	// NamedSubscribers are the subscriptions that have a name, sorted by name.
-	NamedSubscribers []SubscriberReport `json:"namedSubscribers,omitempty"`
 }
 
 // HungRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
@@ -73,14 +71,6 @@ type UnconfirmedExit struct {
 	ExitCode    int       `json:"exitCode"`
 	// Since is when the event came.
 	Since time.Time `json:"since"`
-}
-
-// SubscriberReport is the state of the subscriptions of one name; see WithName.
-type SubscriberReport struct {
-	Name          string `json:"name"`
-	Subscriptions int    `json:"subscriptions"`
-	// Backlog is how many pods have undelivered updates, summed over the subscriptions.
-	Backlog int `json:"backlog"`
 }
 
 // FailingPod is a pod with a failed or stuck inspection: a stuck one is unanswered for longer than
@@ -393,9 +383,7 @@ func (g *GenericPLEG) health() *health {
 	}
 	h.Stream, h.ExitStream = g.events.status(), g.exits.status()
 	h.BlockedReaders = g.cache.BlockedReaders()
-	backlogs := g.updates.Backlogs()
-	h.Subscribers = len(backlogs)
-	h.Backlog, h.NamedSubscribers = subscriberReports(backlogs)
+	h.Subscribers, h.Backlog = g.updates.Backlog()
 	return h
 }
 

@@ -146,16 +146,6 @@ var ownGauges = []gauge{
 	newGauge("pleg_subscriber_backlog_pods",
 		"Number of pods with updates that do not fit into a subscriber's channel, summed over the subscribers.",
 		func(h *health) float64 { return float64(h.Backlog) }),
-	{
-		prometheus.NewDesc("pleg_named_subscriber_backlog_pods",
-			"Number of pods with updates that do not fit into the channel of a subscriber with this name.",
-			[]string{"subscriber"}, nil),
-		func(h *health, set setGauge) {
-			for _, s := range h.NamedSubscribers {
-				set(float64(s.Backlog), s.Name)
-			}
-		},
-	},
 	newGauge("pleg_blocked_readers", "Number of readers that wait for a newer status in the cache.",
 		func(h *health) float64 { return float64(h.BlockedReaders) }),
 	newGauge("pleg_exits_unconfirmed",

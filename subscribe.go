@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,18 +16,11 @@ type SubscribeOption func(*subscriptionOptions)
 // subscriptionOptions are the broadcaster's.
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
-// WithCapacity sets how many events wait for a subscriber before updates are coalesced. For
-// Subscribe, it is the capacity of the channel. Zero selects DefaultChannelCapacity, the default. A
-// negative number means that no event waits.
+// WithCapacity sets the capacity of the subscriber's channel. Updates that do not fit into it are
+// coalesced. Zero selects DefaultChannelCapacity, the default. A negative number selects a channel
+// without a buffer; for Handle, one event.
 func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
-}
-
-// WithName sets the name of a subscription in HealthReport and in the label subscriber of
-// pleg_named_subscriber_backlog_pods. Subscriptions with the same name are reported together. Each
-// name is a time series, so use few. Invalid UTF-8 is replaced. The default is no name.
-func WithName(name string) SubscribeOption {
-	return func(o *subscriptionOptions) { o.Name = strings.ToValidUTF8(name, "\uFFFD") }
 }
 
 // WithSynced adds an event of type Synced after the first events of a subscription. For Handle, use
@@ -69,25 +61,6 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) (o subscriptionOption
 	}
 	o.Capacity = max(0, cmp.Or(o.Capacity, DefaultChannelCapacity))
 	return o
-}
-
-// subscriberReports returns the sum of the backlogs, and a report per name.
-func subscriberReports(backlogs []broadcast.Backlog) (total int, named []SubscriberReport) {
-	for _, b := range backlogs {
-		total += b.Keys
-		if b.Name == "" {
-			continue
-		}
-		i, found := slices.BinarySearchFunc(named, b.Name, func(r SubscriberReport, name string) int {
-			return cmp.Compare(r.Name, name)
-		})
-		if !found {
-			named = slices.Insert(named, i, SubscriberReport{Name: b.Name})
-		}
-		named[i].Subscriptions++
-		named[i].Backlog += b.Keys
-	}
-	return total, named
 }
 
 // Handler has the functions that Handle calls. A nil function is skipped. For each pod,

@@ -39,7 +39,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 		clocktesting.NewFakeClock(time.Now()), pleg.WithLogger(logr.Discard()),
 		pleg.WithRegisterer(registry))
 	t.Cleanup(generator.Stop)
-	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("crash-reporter"))
+	generator.Subscribe(t.Context(), pleg.WithCapacity(1))
 	var heal []func()
 	sandboxes, containers := make([]string, pods), make([]string, pods)
 	for i := range pods {
@@ -92,8 +92,7 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	if diff := cmp.Diff(few, many); diff != "" {
 		t.Errorf("(-20 +120 pods):\n%s", diff)
 	}
-	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "subscriber",
-		"witness"}
+	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "witness"}
 	label := regexp.MustCompile(`[{,](\w+)="`)
 	for _, s := range many {
 		for _, m := range label.FindAllStringSubmatch(s, -1) {

@@ -104,7 +104,6 @@ func clipLists(r pleg.HealthReport) pleg.HealthReport {
 		e := &r.UnconfirmedExits[i]
 		e.PodUID, e.ContainerID = types.UID(clip(string(e.PodUID))), clip(e.ContainerID)
 	}
-	r.NamedSubscribers = r.NamedSubscribers[:min(len(r.NamedSubscribers), maxList)]
 	return r
 }
 

@@ -1,6 +1,6 @@
 // Package plegz serves a page of the node on an agent's debug port, in the manner of Kubernetes'
 // z-pages. It has the generator's health in one sentence, the pods with their containers on a time
-// axis, the events as they come, and the subscribers with their backlogs.
+// axis, the events as they come, and the subscribers' number and backlog.
 //
 //	mux.Handle("/debug/plegz/", plegz.Handler(generator))
 //	mux.Handle("/healthz", plegz.Healthz(generator))

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// subscriber is the name of the recorder's subscription.
-	subscriber = "plegz"
 	// recordFor is how long history is recorded after the last request.
 	recordFor = 10 * time.Minute
 	// batch is how long changes are collected before they are shown.
@@ -69,7 +67,7 @@ func (r *recorder) beginLocked() {
 	r.observeLocked()
 	// Subscribed to here, so that a Stop after this request ends the subscription.
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
-	go r.record(ctx, cancel, r.subscribe(ctx))
+	go r.record(ctx, cancel, r.generator.Subscribe(ctx))
 }
 
 // position returns where the history is, "" while nothing is recorded. It counts as a request.
@@ -85,10 +83,6 @@ func (r *recorder) position() string {
 
 func (r *recorder) positionLocked() string {
 	return r.epoch + "." + strconv.FormatUint(r.history.number, 10)
-}
-
-func (r *recorder) subscribe(ctx context.Context) <-chan *pleg.PodLifecycleEvent {
-	return r.generator.Subscribe(ctx, pleg.WithName(subscriber))
 }
 
 // newEpoch returns a name for a history that no other has.
@@ -115,7 +109,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 				if r.end(func() bool { return r.streams == 0 }) {
 					return
 				}
-				events = r.subscribe(ctx)
+				events = r.generator.Subscribe(ctx)
 				continue
 			}
 			r.note(e)

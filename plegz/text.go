@@ -86,9 +86,6 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 			cmp.Or(printable.Text(c.ContainerID), "-"), cmp.Or(printable.Text(c.SandboxID), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
 	})
-	table(b, "SUBSCRIBER\tSUBSCRIPTIONS\tBACKLOG", r.NamedSubscribers, func(w io.Writer, s pleg.SubscriberReport) {
-		fmt.Fprintf(w, "%s\t%d\t%d\n", printable.Text(s.Name), s.Subscriptions, s.Backlog)
-	})
 }
 
 // row is a container of a pod, or a pod without any.

@@ -308,12 +308,9 @@ func TestRun(t *testing.T) {
 			return podworkers.Result{Acted: true}, nil
 		}, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
 		ended := make(chan error)
-		go func() { ended <- n.Run(func(pod *pleg.Pod) bool { return pod.ID == "a" }, pleg.WithName("workers")) }()
+		go func() { ended <- n.Run(func(pod *pleg.Pod) bool { return pod.ID == "a" }) }()
 		n.takes(t, "a", call{"app running", 0})
 		n.takes(t, "b")
-		if reports := n.g.HealthReport().NamedSubscribers; len(reports) != 1 || reports[0].Name != "workers" {
-			t.Errorf("the subscribers are %v", reports)
-		}
 		n.end()
 		n.Add("b")
 		if err := <-ended; !errors.Is(err, context.Canceled) || time.Since(n.began) != time.Second {

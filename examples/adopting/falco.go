@@ -68,8 +68,8 @@ func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Eve
 	}
 	wg.Go(func() {
 		defer close(events)
-		_ = f.generator.Handle(ctx, pleg.Handler{OnContainerCreated: send, OnContainerRemoved: send},
-			pleg.WithName("falco")) // the error is why ctx has ended
+		// The error is why ctx has ended.
+		_ = f.generator.Handle(ctx, pleg.Handler{OnContainerCreated: send, OnContainerRemoved: send})
 	})
 	return events, nil
 }

@@ -52,8 +52,7 @@ func (m *PodCgroups) Follow(ctx context.Context, generator *pleg.GenericPLEG) er
 		}
 		m.Update(string(e.ID), ids)
 	}
-	return generator.Handle(ctx, pleg.Handler{OnContainerStarted: update, OnContainerRemoved: update},
-		pleg.WithName("cgroups"))
+	return generator.Handle(ctx, pleg.Handler{OnContainerStarted: update, OnContainerRemoved: update})
 }
 
 // Get implements CgroupMap.

@@ -12,7 +12,7 @@
 //
 // Publish puts events into the channels as far as they fit. Between [Broadcaster.Start] and
 // [Broadcaster.Halt], goroutines send the rest to slow readers. At other times, [Broadcaster.Fill]
-// sends what fits. [Broadcaster.Follow] needs neither: it delivers events in the caller's goroutine.
+// sends what fits, and [Broadcaster.Follow] calls it after each event.
 package broadcast
 
 import (
@@ -69,9 +69,7 @@ func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *
 
 // Options are the options of a subscription. The zero value is valid.
 type Options[U, E any] struct {
-	// Name is the name in Backlogs. Subscriptions may share a name.
-	Name string
-	// Capacity is how many events may wait for the subscriber before updates are coalesced.
+	// Capacity is the capacity of the channel. Updates that do not fit into it are coalesced.
 	Capacity int
 	// Lasting is true if the channel stays open at Halt.
 	Lasting bool
@@ -98,37 +96,33 @@ func (b *Broadcaster[K, U, E]) Publish(update U) {
 // Subscribe returns a channel of events. The channel is closed when ctx ends or, unless the
 // subscription is lasting, at the next Halt.
 func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
-	s := b.subscribe(ctx, o, make(chan E, max(o.Capacity, 0)))
-	context.AfterFunc(s.ctx, s.unsubscribe)
-	return s.out
+	return b.subscribe(ctx, o).out
 }
 
 // Follow calls handle with each event, in the caller's goroutine and without a lock. It needs no
 // Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the
-// remaining events. If handle panics, Follow ends the subscription and panics.
+// remaining events. If handle panics, Follow ends the subscription and panics. The capacity is at least 1.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
-	s := b.subscribe(ctx, o, nil)
+	o.Capacity = max(o.Capacity, 1) // without a pump, events go only into a buffer
+	s := b.subscribe(ctx, o)
 	defer s.unsubscribe()
-	for s.ctx.Err() == nil {
-		if event, ok := s.take(); ok {
-			handle(event)
-			continue
+	for event := range s.out {
+		if s.ctx.Err() != nil {
+			break
 		}
-		select {
-		case <-s.work:
-		case <-s.ctx.Done():
-		}
+		handle(event)
+		b.Fill()
 	}
 	return context.Cause(ctx)
 }
 
-// subscribe adds a subscription, starting with the existing keys. A nil out is for a follower.
-func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E], out chan E) *subscription[K, U, E] {
+// subscribe adds a subscription, starting with the existing keys.
+func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E]) *subscription[K, U, E] {
 	if o.Events == nil {
 		o.Events = b.rules.Events
 	}
 	s := &subscription[K, U, E]{
-		b: b, options: o, out: out, work: make(chan struct{}, 1), pending: make(map[K]*list.Element),
+		b: b, options: o, out: make(chan E, max(o.Capacity, 0)), pending: make(map[K]*list.Element),
 	}
 	s.ctx, s.end = context.WithCancel(ctx) // panics if ctx is nil
 	b.mu.Lock()
@@ -137,6 +131,7 @@ func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E], o
 		s.offerLocked(key, *new(U), b.rules.Initial(b.present[key]))
 	}
 	b.subs = append(b.subs, s)
+	context.AfterFunc(s.ctx, s.unsubscribe)
 	return s
 }
 
@@ -177,20 +172,13 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog is what was not yet delivered to one subscriber.
-type Backlog struct {
-	Name string // see Options
-	// Keys is how many keys have events that are not yet in the channel, or not yet taken by the follower.
-	Keys int
-}
-
-// Backlogs returns the backlogs of all subscriptions, oldest first.
-func (b *Broadcaster[K, U, E]) Backlogs() []Backlog {
+// Backlog returns the number of subscriptions and, summed over them, of keys whose events do not fit
+// into the channel.
+func (b *Broadcaster[K, U, E]) Backlog() (subscriptions, keys int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	backlogs := make([]Backlog, len(b.subs))
-	for i, s := range b.subs {
-		backlogs[i] = Backlog{Name: s.options.Name, Keys: s.undeliveredLocked()}
+	for _, s := range b.subs {
+		keys += s.undeliveredLocked()
 	}
-	return backlogs
+	return len(b.subs), keys
 }

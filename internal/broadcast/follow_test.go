@@ -160,20 +160,69 @@ func TestSlowFollower(t *testing.T) {
 	})
 }
 
+// A follower that handles an event while its subscription ends handles no more.
+func TestFollowEndsWhileHandling(t *testing.T) {
+	for name, end := range map[string]func(s *station, cancel func()){
+		"its context": func(_ *station, cancel func()) { cancel() },
+		"Halt":        func(s *station, _ func()) { s.Halt() },
+	} {
+		for _, started := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, started), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStation()
+					defer s.Halt()
+					if started {
+						s.Start()
+					}
+					s.publish("a3 b3")
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					calls, handling := 0, make(chan struct{})
+					go func() {
+						_ = s.Follow(ctx, everything{}, func(event) {
+							calls++
+							<-handling
+						})
+					}()
+					synctest.Wait()
+					s.wantBacklog(t, 1, 2)
+					end(s, cancel)
+					synctest.Wait()
+					s.wantBacklog(t, 0, 0)
+					s.publish("c1")
+					close(handling)
+					synctest.Wait()
+					if calls != 1 {
+						t.Errorf("%d calls", calls)
+					}
+				})
+			})
+		}
+	}
+}
+
 // A panic of the handler is the caller's, and ends the subscription.
 func TestFollowerPanics(t *testing.T) {
-	s := newStation()
-	s.publish("a1")
-	defer func() {
-		if p := recover(); p != "oops" {
-			t.Errorf("recovered %v", p)
-		}
-		s.publish("a2")
-		s.wantBacklog(t, 0, 0)
-		s.Halt()
-	}()
-	_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
-	t.Error("it has returned")
+	for _, started := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStation()
+			if started {
+				s.Start()
+			}
+			s.publish("a3")
+			defer func() {
+				if p := recover(); p != "oops" {
+					t.Errorf("recovered %v", p)
+				}
+				synctest.Wait()
+				s.publish("a2")
+				s.wantBacklog(t, 0, 0)
+				s.Halt()
+			}()
+			_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
+			t.Error("it has returned")
+		})
+	}
 }
 
 // As many events as the capacity wait for a slow follower before any are coalesced.

@@ -80,15 +80,6 @@ func (s *station) Subscribe(ctx context.Context, capacity int, lasting bool) cha
 	return s.Broadcaster.Subscribe(ctx, everything{Capacity: capacity, Lasting: lasting})
 }
 
-// Backlog sums the backlogs up.
-func (s *station) Backlog() (subscribers, keys int) {
-	backlogs := s.Backlogs()
-	for _, b := range backlogs {
-		keys += b.Keys
-	}
-	return len(backlogs), keys
-}
-
 func newStation() *station {
 	s := &station{}
 	s.Broadcaster = broadcast.New(levels{}, func(n int) { s.discarded += n })

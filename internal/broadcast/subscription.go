@@ -10,15 +10,13 @@ import (
 // subscription delivers to one subscriber. An update is pending until its events are committed; the update
 // then counts as delivered. A key without a pending update was delivered the update in Broadcaster.present.
 //
-// Committed events go into the channel as far as they fit, and a pump sends the rest. A follower has no
-// channel and no pump: it takes the committed events itself.
+// Committed events go into the channel as far as they fit, and a pump sends the rest.
 type subscription[K cmp.Ordered, U, E any] struct {
 	b       *Broadcaster[K, U, E]
 	options Options[U, E]   // Events is not nil
 	ctx     context.Context // ends when the subscription ends
 	end     func()          // ends ctx
-	out     chan E          // nil for a follower
-	work    chan struct{}   // wakes the follower
+	out     chan E
 
 	// Guarded by b.mu.
 
@@ -61,18 +59,8 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	s.deliverLocked()
 }
 
-// deliverLocked fills the channel and starts the pump for the rest. For a follower, it commits what fits.
+// deliverLocked fills the channel and starts the pump for the rest.
 func (s *subscription[K, U, E]) deliverLocked() {
-	if s.out == nil {
-		for len(s.committed) < s.options.Capacity && s.queue.Len() > 0 {
-			s.commitLocked()
-		}
-		select {
-		case s.work <- struct{}{}:
-		default:
-		}
-		return
-	}
 	for !s.pumping && len(s.out) < cap(s.out) && s.advanceLocked() {
 		s.out <- s.popLocked()
 	}
@@ -113,33 +101,17 @@ func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	return false
 }
 
-// take returns the next event for a follower; ok is false if there is none.
-func (s *subscription[K, U, E]) take() (event E, ok bool) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if !s.advanceLocked() {
-		return event, false
-	}
-	event = s.popLocked()
-	s.deliverLocked()
-	return event, true
-}
-
 // advanceLocked commits updates until there is a committed event. It returns false if there is none.
+// The key's next update follows from the committed one.
 func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 && s.queue.Len() > 0 {
-		s.commitLocked()
+		next := s.queue.Remove(s.queue.Front()).(*step[K, U])
+		delete(s.pending, next.key)
+		for _, event := range s.options.Events(next.delivered, next.update) {
+			s.committed = append(s.committed, committed[K, E]{next.key, event})
+		}
 	}
 	return len(s.committed) > 0
-}
-
-// commitLocked commits the events of the first update in the queue. The key's next update follows from it.
-func (s *subscription[K, U, E]) commitLocked() {
-	next := s.queue.Remove(s.queue.Front()).(*step[K, U])
-	delete(s.pending, next.key)
-	for _, event := range s.options.Events(next.delivered, next.update) {
-		s.committed = append(s.committed, committed[K, E]{next.key, event})
-	}
 }
 
 // popLocked removes and returns the first committed event.
@@ -164,9 +136,7 @@ func (s *subscription[K, U, E]) removeLocked() {
 		return
 	}
 	s.b.subs = slices.Delete(s.b.subs, i, i+1)
-	if s.out != nil {
-		close(s.out)
-	}
+	close(s.out)
 }
 
 // undeliveredLocked counts the keys with pending updates or committed events.

@@ -59,11 +59,11 @@ func TestStorm(t *testing.T) {
 											break
 										}
 									}
-								}}, pleg.WithName("h"))
+								}})
 							})
 						case 6:
 							c, stop := context.WithTimeout(ctx, time.Second)
-							ch := n.g.Subscribe(c, pleg.WithCapacity(rnd.IntN(3)), pleg.WithName("s"))
+							ch := n.g.Subscribe(c, pleg.WithCapacity(rnd.IntN(3)))
 							wg.Go(func() {
 								defer stop()
 								for e := range ch {

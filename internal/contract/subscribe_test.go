@@ -5,27 +5,17 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A nil option does nothing, and of several names the last counts.
-func TestSubscribeOptions(t *testing.T) {
+// A nil option does nothing.
+func TestNilSubscribeOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.relist()
-		for name, opts := range map[string][]pleg.SubscribeOption{
-			"nil option":      {nil, pleg.WithName(""), nil},
-			"empty name last": {pleg.WithName("x"), pleg.WithName("")},
-		} {
-			want(t, name, read(n.g.Subscribe(t.Context(), opts...)), "a Started a1")
-		}
-		if got := n.g.HealthReport().NamedSubscribers; got != nil {
-			t.Errorf("reported: %v", got)
-		}
+		want(t, "nil option", read(n.g.Subscribe(t.Context(), nil, pleg.WithCapacity(1))), "a Started a1")
 	})
 }
 
@@ -56,54 +46,40 @@ func TestSubscribeWithNilContext(t *testing.T) {
 	})
 }
 
-// The backlog of subscriptions that have a name is in the report and in the metrics, that of one
-// name together.
-func TestNamedSubscribers(t *testing.T) {
+// The backlog of all subscriptions is in the report and in the metrics.
+func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		subscribe := func(ctx context.Context, capacity int, name string) <-chan *pleg.PodLifecycleEvent {
-			return n.g.Subscribe(ctx, pleg.WithCapacity(capacity), pleg.WithName(name))
-		}
-		check := func(what string, want ...pleg.SubscriberReport) {
+		check := func(what string, want int) {
 			t.Helper()
-			if diff := cmp.Diff(want, n.g.HealthReport().NamedSubscribers); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", what, diff)
+			if got := n.g.HealthReport().Backlog; got != want {
+				t.Errorf("%s: a backlog of %d pods, not %d", what, got, want)
 			}
+			wantMetric(t, reg, "pleg_subscriber_backlog_pods", float64(want))
 		}
-
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.relist()
-		n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
-		subscribe(t.Context(), 100, "up to date")
-		slow := subscribe(t.Context(), 1, "slow")
-		subscribe(ctx, -1, "slow")
-		subscribe(t.Context(), -1, "\xff")
-		upToDate := pleg.SubscriberReport{Name: "up to date", Subscriptions: 1}
-		odd := pleg.SubscriberReport{Name: "\uFFFD", Subscriptions: 1, Backlog: 2}
-		check("two of one name", pleg.SubscriberReport{Name: "slow", Subscriptions: 2, Backlog: 3}, upToDate, odd)
-		wantMetric(t, reg, "pleg_named_subscriber_backlog_pods", 3, "subscriber", "slow")
-		wantMetric(t, reg, "pleg_named_subscriber_backlog_pods", 0, "subscriber", "up to date")
-		wantMetric(t, reg, "pleg_subscriber_backlog_pods", 7)
-
+		ctx, cancel := context.WithCancel(t.Context())
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
+		n.g.Subscribe(ctx, pleg.WithCapacity(-1))
+		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
+		check("three subscriptions", 3)
 		cancel()
 		synctest.Wait()
-		check("one of them has ended", pleg.SubscriberReport{Name: "slow", Subscriptions: 1, Backlog: 1}, upToDate, odd)
+		check("one of them has ended", 1)
 		n.SetPod(bare("c", plegtest.Running("c1")))
 		n.RemovePod("a")
 		n.relist()
-		odd.Backlog = 3 // with a, which existed when it began
-		check("changes", pleg.SubscriberReport{Name: "slow", Subscriptions: 1, Backlog: 3}, upToDate, odd)
+		check("changes", 3)
 		n.RemovePod("c")
 		n.relist()
-		odd.Backlog = 2
-		check("c has come and gone", pleg.SubscriberReport{Name: "slow", Subscriptions: 1, Backlog: 2}, upToDate, odd)
+		check("c has come and gone", 2)
 		var got []string
 		for range 4 {
 			got = append(got, read(slow)...)
 			n.relist()
 		}
 		want(t, "slow", got, "a Started a1", "b Started b1", "a Died a1", "a Removed a1")
-		check("it has read", pleg.SubscriberReport{Name: "slow", Subscriptions: 1}, upToDate, odd)
+		check("it has read", 0)
 	})
 }

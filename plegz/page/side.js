@@ -34,11 +34,5 @@ function drawSide() {
   $('witnesses-section').hidden = !model.witnesses.length;
   fill($('witnesses'), ['witness', 'state', 'exits'], model.witnesses.map((w) => [
     w.witness, (w.active ? 'active' : 'not active') + (w.refusals ? ', ' + w.refusals + ' refused' : ''), String(w.exits)]));
-  const subscribers = (h.namedSubscribers || []).map((s) => [
-    s.name + (s.name === 'plegz' ? ' (this page)' : '') + (s.subscriptions > 1 ? ' × ' + s.subscriptions : ''), String(s.backlog),
-  ]);
-  const named = (h.namedSubscribers || []).reduce((n, s) => n + s.subscriptions, 0);
-  const backlog = (h.namedSubscribers || []).reduce((n, s) => n + s.backlog, 0);
-  if (h.subscribers > named) subscribers.push([(h.subscribers - named) + ' without a name', String(h.backlog - backlog)]);
-  fill($('subscribers'), ['name', 'pods behind'], subscribers, (row) => row[1] !== '0');
+  fill($('subscribers'), ['number', 'pods behind'], [[String(h.subscribers), String(h.backlog)]], (row) => row[1] !== '0');
 }

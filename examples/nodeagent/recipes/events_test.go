@@ -25,7 +25,7 @@ func recordCrashes(ctx context.Context, g *pleg.GenericPLEG, recorder record.Eve
 			Namespace: e.Pod.Namespace, Name: e.Pod.Name, FieldPath: "spec.containers{" + e.Container.Name + "}"}
 		recorder.Eventf(pod, corev1.EventTypeWarning, "ContainerCrashed",
 			"Container %s exited with code %d (%s)", e.Container.Name, code, reason)
-	}}, pleg.WithName("events"))
+	}})
 }
 
 func TestKubernetesEvents(t *testing.T) {

@@ -30,7 +30,7 @@ func countExits(ctx context.Context, g *pleg.GenericPLEG, meter metric.Meter) er
 		}
 		exits.Add(ctx, 1, metric.WithAttributes(
 			attribute.String("k8s.namespace.name", e.Pod.Namespace), attribute.String("reason", reason)))
-	}}, pleg.WithName("opentelemetry"))
+	}})
 }
 
 func TestOpenTelemetryCounter(t *testing.T) {

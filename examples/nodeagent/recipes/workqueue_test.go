@@ -36,7 +36,7 @@ func syncPods(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, wo
 		}
 	})()
 	defer queue.ShutDown()
-	for e := range g.Subscribe(ctx, pleg.WithName("sync")) {
+	for e := range g.Subscribe(ctx) {
 		queue.Add(e.ID)
 	}
 }

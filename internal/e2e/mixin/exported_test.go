@@ -41,7 +41,7 @@ func exported(t *testing.T) map[string]metric {
 	registry.MustRegister(node)
 	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, time.Second, pleg.NewCache(),
 		clock.RealClock{}, pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
-	generator.Subscribe(t.Context(), pleg.WithCapacity(1), pleg.WithName("reader"))
+	generator.Subscribe(t.Context(), pleg.WithCapacity(1))
 	generator.Start(t.Context())
 	defer generator.Stop()
 	if err := generator.WaitForSync(t.Context()); err != nil {
