@@ -24,7 +24,7 @@ const (
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
 	// unsupportedWait is the wait if the runtime has no such stream: it may be upgraded or configured.
-	unsupportedWait = 5 * time.Minute
+	unsupportedWait = time.Minute
 )
 
 // reconnect has the waits before the next connection.
@@ -194,7 +194,7 @@ func (s *stream) connected() {
 	e.setStateLocked(StreamConnected, nil, time.Time{})
 	if e.hints {
 		e.metrics.streamConnections.Inc()
-		e.inbox.Put(func(in *inputs) { in.hintAll = true })
+		e.inbox.Put(func(in *inputs) { in.addHint("") })
 	}
 }
 
@@ -209,7 +209,7 @@ func (s *stream) observe(event ContainerEvent) {
 	if !connectedAt.IsZero() && !event.CreatedAt.Before(connectedAt) {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
-	e.inbox.Put(func(in *inputs) { in.addHint(event) })
+	e.inbox.Put(func(in *inputs) { in.addHint(event.PodUID) })
 }
 
 // observeExit adds an exit to the inputs. Like observe, it never blocks.

@@ -265,11 +265,11 @@ func (w *world) ask(a action) {
 	switch a.kind {
 	case actHint:
 		w.left.hints--
-		w.in.addHint(ContainerEvent{PodUID: uid})
+		w.in.addHint(uid)
 		w.hinted[a.pod] = true
 	case actHintAll:
 		w.left.lists--
-		w.in.addHint(ContainerEvent{ContainerID: "nobody knows"})
+		w.in.addHint("")
 	case actRequest:
 		w.left.requests--
 		put(&w.in.requests, uid, struct{}{})
@@ -294,7 +294,7 @@ func (w *world) ask(a action) {
 		w.in.relists = append(w.in.relists, c.relistCaller)
 	case actConnect:
 		w.left.connects--
-		w.in.hintAll = true
+		w.in.addHint("")
 	}
 }
 

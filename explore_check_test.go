@@ -277,7 +277,8 @@ func (w *world) stuck(p int) bool {
 
 // hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
 func (w *world) hintOpen(p int) bool {
-	if _, hinted := w.in.hints[podUID(p)]; hinted || w.in.hintAll {
+	_, all := w.in.hints[""]
+	if _, hinted := w.in.hints[podUID(p)]; hinted || all {
 		return true
 	}
 	rec := w.r.records.byUID[podUID(p)]

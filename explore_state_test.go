@@ -256,7 +256,6 @@ func (f *printer) pending() {
 	f.keys(slices.Sorted(maps.Keys(w.in.requests)))
 	f.keys(slices.Sorted(maps.Keys(w.in.reinspects)))
 	f.keys(slices.Sorted(maps.Keys(w.in.hints)))
-	f.bool(w.in.hintAll)
 	for _, e := range w.in.exits {
 		f.put(plain, int64(maphash.String(seeds[0], e.ContainerID)))
 	}
@@ -265,7 +264,7 @@ func (f *printer) pending() {
 func (f *printer) keys(uids []types.UID) {
 	f.put(plain, int64(len(uids)))
 	for _, uid := range uids {
-		f.put(plain, int64(uid[0]))
+		f.put(plain, int64((uid + "-")[0])) // the empty UID stands for all
 	}
 }
 

@@ -115,11 +115,9 @@ type inputs struct {
 	// (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods named by events.
+	// hints are the pods named by events. The empty UID stands for all pods: an event named none, the
+	// stream was connected, or there were more than maxHints hints.
 	hints map[types.UID]struct{}
-	// hintAll is true if an event named no pod, the stream was connected, or there were more than
-	// maxHints hints.
-	hintAll bool
 	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit
 }
@@ -134,12 +132,11 @@ type result struct {
 	stopped bool
 }
 
-func (in *inputs) addHint(e ContainerEvent) {
-	if e.PodUID == "" || len(in.hints) >= maxHints {
-		in.hintAll = true
-		return
+func (in *inputs) addHint(uid types.UID) {
+	if len(in.hints) >= maxHints {
+		uid = ""
 	}
-	put(&in.hints, e.PodUID, struct{}{})
+	put(&in.hints, uid, struct{}{})
 }
 
 func (in *inputs) addExit(e ContainerExit) {
@@ -148,7 +145,7 @@ func (in *inputs) addExit(e ContainerExit) {
 	case len(in.exits) < maxHints:
 		in.exits = append(in.exits, e)
 	default:
-		in.addHint(ContainerEvent{PodUID: e.PodUID})
+		in.addHint(e.PodUID)
 	}
 }
 

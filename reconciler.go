@@ -107,16 +107,12 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 		switch {
 		case rec == nil:
 			r.records.earlyExits.add(e, r.sched.Now)
-			if e.PodUID == "" {
-				r.requestAll(CauseHint)
-			} else {
-				r.hint(e.PodUID)
-			}
+			r.requestPod(e.PodUID, CauseHint)
 			continue
 		case c != nil && r.takeExit(rec, c, e):
 			pods[rec.UID] = struct{}{}
 		}
-		r.hint(rec.UID)
+		r.requestPod(rec.UID, CauseHint)
 	}
 	for _, uid := range sortedKeys(pods) {
 		rec := r.records.byUID[uid]
@@ -175,12 +171,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 	r.relists.waiting = append(r.relists.waiting, in.relists...)
 	for _, uid := range sortedKeys(in.requests) {
-		rec := r.records.getOrAdd(uid)
-		r.request(rec, CauseDemand)
-		r.plan(rec)
-		if !r.cfg.ListsPods {
-			r.requestAll(CauseDemand)
-		}
+		r.requestPod(uid, CauseDemand)
 	}
 	for _, uid := range sortedKeys(in.reinspects) {
 		if rec := r.records.byUID[uid]; rec != nil && rec.pod != nil {
@@ -188,11 +179,8 @@ func (r *reconciler) takeRequests(in *inputs) {
 			r.plan(rec)
 		}
 	}
-	if in.hintAll {
-		r.requestAll(CauseHint)
-	}
 	for _, uid := range sortedKeys(in.hints) {
-		r.hint(uid)
+		r.requestPod(uid, CauseHint)
 	}
 }
 
@@ -201,21 +189,17 @@ func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }
 
-// requestAll requests a full list that begins from now on.
-func (r *reconciler) requestAll(cause Cause) { r.all.add(r.sched.Last.Number, cause, false) }
-
-// hint requests a list of a pod named by an event. It requests a full list if the runtime cannot
-// list one pod, or if too many unknown pods are named.
-func (r *reconciler) hint(uid types.UID) {
-	if r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints {
-		r.requestAll(CauseHint)
-		return
+// requestPod requests a list of the pod with a UID. It requests a full list if the UID is empty, if the
+// runtime cannot list one pod, or if too many unknown pods were requested.
+func (r *reconciler) requestPod(uid types.UID, cause Cause) {
+	tooMany := r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints
+	if uid != "" && !tooMany {
+		rec := r.records.getOrAdd(uid)
+		rec.request.add(r.sched.Last.Number, cause, cause == CauseHint)
+		r.plan(rec)
 	}
-	rec := r.records.getOrAdd(uid)
-	rec.request.add(r.sched.Last.Number, CauseHint, true)
-	r.plan(rec)
-	if !r.cfg.ListsPods {
-		r.requestAll(CauseHint)
+	if uid == "" || tooMany || !r.cfg.ListsPods {
+		r.all.add(r.sched.Last.Number, cause, false)
 	}
 }
 

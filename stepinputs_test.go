@@ -46,7 +46,7 @@ func (s *stepper) take(in *inputs, line string) {
 		if uid == "anything" {
 			uid = ""
 		}
-		in.addHint(ContainerEvent{PodUID: uid})
+		in.addHint(uid)
 	case "exit":
 		e := ContainerExit{ContainerID: words[1], ExitCode: 1}
 		switch words[2] {
@@ -57,7 +57,7 @@ func (s *stepper) take(in *inputs, line string) {
 		}
 		in.addExit(e)
 	case "connected":
-		in.hintAll = true
+		in.addHint("")
 	default:
 		s.t.Fatalf("there is no input %q", line)
 	}
