@@ -363,7 +363,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 			put(&u.settled, c.ID.ID, true)
 		}
 	}
-	cached, _ := r.cache.Get(rec.UID) //nolint:errcheck // the error of the inspection is in the cache
+	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
 	u.ips = cached.IPs
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
