@@ -25,8 +25,7 @@ type PodCache struct {
 	index cacheIndex
 	// global is the start of the newest full list.
 	global    time.Time
-	readers   map[types.UID][]*blockedReader
-	waiting   int
+	readers   map[types.UID]map[*blockedReader]bool
 	onBlocked func(uid types.UID) // see giveTo; nil without a generator
 }
 
@@ -60,14 +59,6 @@ type reading struct {
 
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
-
-// put sets m[key], and makes the map first if it is nil.
-func put[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = make(map[K]V)
-	}
-	(*m)[key] = value
-}
 
 // Get returns the last good status of a pod, and the error of its last inspection if that failed.
 // The status of an unknown pod has only its ID. Get never blocks.
@@ -104,9 +95,7 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 		defer c.mu.Unlock()
 		return c.readLocked(uid), nil
 	}
-	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
-	put(&c.readers, uid, append(c.readers[uid], r))
-	c.waiting++
+	r := c.blockLocked(uid, minTime)
 	onBlocked := c.onBlocked
 	c.mu.Unlock()
 	if onBlocked != nil {
@@ -126,10 +115,13 @@ func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (
 }
 
 // BlockedReaders returns the number of readers blocked in GetNewerThan and LookupNewerThan.
-func (c *PodCache) BlockedReaders() int {
+func (c *PodCache) BlockedReaders() (blocked int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.waiting
+	for _, readers := range c.readers {
+		blocked += len(readers)
+	}
+	return blocked
 }
 
 // entryLocked returns the entry of a pod, and adds it if there is none.
@@ -182,8 +174,7 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 func (c *PodCache) SetObservedTime(uid types.UID, timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.entryLocked(uid)
-	c.observeLocked(uid, later(e.observed, timestamp), false)
+	c.observeLocked(uid, later(c.entryLocked(uid).observed, timestamp), false)
 }
 
 // observeLocked sets cacheEntry.observed and cacheEntry.held.
@@ -249,45 +240,41 @@ func (c *PodCache) readLocked(uid types.UID) reading {
 	return reading{emptyStatus(uid), false, nil}
 }
 
+// blockLocked adds a blocked reader.
+func (c *PodCache) blockLocked(uid types.UID, minTime time.Time) *blockedReader {
+	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
+	if c.readers[uid] == nil {
+		put(&c.readers, uid, make(map[*blockedReader]bool))
+	}
+	c.readers[uid][r] = true
+	return r
+}
+
 // wakeLocked answers the blocked readers of the pod that no longer need to wait.
 func (c *PodCache) wakeLocked(uid types.UID) {
-	readers := c.readers[uid]
-	if len(readers) == 0 {
-		return
-	}
-	kept := readers[:0]
-	for _, r := range readers {
+	for r := range c.readers[uid] {
 		if c.freshLocked(uid, r.minTime) {
 			r.ch <- c.readLocked(uid)
-		} else {
-			kept = append(kept, r)
+			c.removeLocked(uid, r)
 		}
 	}
-	c.keepLocked(uid, readers, kept)
 }
 
 // withdraw removes a reader that gave up. It returns false if the reader was already answered.
 func (c *PodCache) withdraw(uid types.UID, r *blockedReader) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	readers := c.readers[uid]
-	i := slices.Index(readers, r)
-	if i < 0 {
-		return false
-	}
-	c.keepLocked(uid, readers, slices.Delete(readers, i, i+1))
-	return true
+	waits := c.readers[uid][r]
+	c.removeLocked(uid, r)
+	return waits
 }
 
-// keepLocked replaces the blocked readers of a pod by kept, which is a prefix of the same array.
-func (c *PodCache) keepLocked(uid types.UID, readers, kept []*blockedReader) {
-	c.waiting -= len(readers) - len(kept)
-	clear(readers[len(kept):])
-	if len(kept) == 0 {
+// removeLocked removes a reader, if it is still blocked.
+func (c *PodCache) removeLocked(uid types.UID, r *blockedReader) {
+	delete(c.readers[uid], r)
+	if len(c.readers[uid]) == 0 {
 		delete(c.readers, uid)
-		return
 	}
-	c.readers[uid] = kept
 }
 
 func emptyStatus(uid types.UID) *PodStatus { return &PodStatus{ID: uid} }
@@ -369,11 +356,6 @@ func (s *PodStatus) fullID(id string) string {
 		}
 	}
 	return ""
-}
-
-// isID reports whether id is the full ID, or a long enough beginning of it.
-func isID(full, id string) bool {
-	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
 // ByName returns the statuses of the pods with a name, newest sandbox first. There are several

@@ -62,7 +62,9 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 		return keys
 	}
 	now := slices.Clone(x.keys)
+	kept := make(map[indexKey]bool, len(now))
 	for _, key := range now {
+		kept[key] = true
 		if x.pods[key] == nil {
 			put(&x.pods, key, make(map[types.UID]*goneKey))
 		}
@@ -72,10 +74,6 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 	if old != nil && !x.now.IsZero() {
 		copied := *old
 		copied.GoneAt, last = x.now, &copied
-	}
-	kept := make(map[indexKey]bool, len(now))
-	for _, key := range now {
-		kept[key] = true
 	}
 	for _, key := range keys {
 		switch {
@@ -115,45 +113,30 @@ func (x *cacheIndex) remove(key indexKey, uid types.UID) {
 	}
 }
 
-// find returns the pods that have a key, sorted by UID.
-func (x *cacheIndex) find(key indexKey) (uids []types.UID) {
-	for uid, went := range x.pods[key] {
-		if went == nil {
-			uids = append(uids, uid)
-		}
-	}
-	slices.Sort(uids)
-	return uids
-}
-
 // appendKeys appends the keys of a listed pod and of its status; either may be nil. Keys may repeat.
 func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
-	add := func(kind indexKind, namespace, value string) {
-		if value != "" {
-			keys = append(keys, indexKey{kind, namespace, value})
+	add := func(key indexKey) {
+		if key.value != "" {
+			keys = append(keys, key)
 		}
 	}
 	for _, list := range [...][]*Container{listed.containers(), listed.sandboxes()} {
 		for _, c := range list {
-			keys = append(keys, containerKey(c.ID.ID))
+			add(containerKey(c.ID.ID))
 		}
 	}
 	if status == nil {
 		return keys
 	}
 	for _, s := range status.ContainerStatuses {
-		if s != nil && s.ID.ID != "" {
-			keys = append(keys, containerKey(s.ID.ID))
-		}
+		add(containerKey(s.id()))
 	}
 	for _, s := range status.SandboxStatuses {
-		if id := s.GetId(); id != "" {
-			keys = append(keys, containerKey(id))
-		}
+		add(containerKey(s.GetId()))
 	}
-	add(indexName, status.Namespace, status.Name)
+	add(indexKey{indexName, status.Namespace, status.Name})
 	for _, ip := range status.IPs {
-		add(indexIP, "", canonicalIP(ip))
+		add(indexKey{indexIP, "", canonicalIP(ip)})
 	}
 	return keys
 }

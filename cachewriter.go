@@ -86,10 +86,16 @@ func (c *PodCache) setListed(pod *Pod) {
 
 // podsWithContainer returns the pods that may have a container or sandbox, sorted by UID. The index
 // compares only the beginning of the ID.
-func (c *PodCache) podsWithContainer(id string) []types.UID {
+func (c *PodCache) podsWithContainer(id string) (uids []types.UID) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.find(containerKey(id))
+	for uid, lost := range c.index.pods[containerKey(id)] {
+		if lost == nil {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
 }
 
 // inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
@@ -102,3 +108,12 @@ func inheritedIPs(last, status *PodStatus) []string {
 	}
 	return last.IPs
 }
+
+// freshen updates cacheEntry.observed and cacheEntry.held.
+func (r *reconciler) freshen(rec *podRecord) {
+	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
+}
+
+// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
+// newest full list was dropped for the pod.
+func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }

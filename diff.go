@@ -188,3 +188,11 @@ func rewrite[T any](list []*T, f func(*T) *T) (rewritten []*T, changed bool) {
 	}
 	return rewritten, true
 }
+
+// put sets m[key], and makes the map first if it is nil.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[key] = value
+}

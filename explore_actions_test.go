@@ -304,10 +304,7 @@ func (w *world) block(p int, minTime time.Time) {
 	if w.pods.freshLocked(uid, minTime) {
 		return
 	}
-	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
-	put(&w.pods.readers, uid, append(w.pods.readers[uid], r))
-	w.pods.waiting++
-	w.readers[p] = exploredReader{r, minTime.After(w.clock)}
+	w.readers[p] = exploredReader{w.pods.blockLocked(uid, minTime), minTime.After(w.clock)}
 	if w.r.cfg.ListsPods {
 		put(&w.in.requests, uid, struct{}{})
 	}

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -107,25 +108,18 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	if !g.opts.pollingOnly {
 		g.findCompanions()
 	}
-	threshold := orDefault(g.opts.relistThreshold, DefaultRelistThreshold)
+	threshold := cmp.Or(max(0, g.opts.relistThreshold), DefaultRelistThreshold)
 	g.reconciler = newReconciler(schedule.Config{
 		// A longer period would make the generator unhealthy between two lists.
-		Period:    min(orDefault(relistPeriod, DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
+		Period:    min(cmp.Or(max(0, relistPeriod), DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
 		Threshold: threshold,
-		Timeout:   orDefault(g.opts.requestTimeout, DefaultRuntimeRequestTimeout),
-		Workers:   orDefault(g.opts.inspectionWorkers, DefaultInspectionWorkers),
+		Timeout:   cmp.Or(max(0, g.opts.requestTimeout), DefaultRuntimeRequestTimeout),
+		Workers:   cmp.Or(max(0, g.opts.inspectionWorkers), DefaultInspectionWorkers),
 		ListsPods: g.getter != nil,
 	}, clock.Now(), cache, g.updates, g.metrics)
 	g.register()
 	cache.giveTo(g.onReaderBlocked)
 	return g
-}
-
-func orDefault[T int | time.Duration](value, byDefault T) T {
-	if value > 0 {
-		return value
-	}
-	return byDefault
 }
 
 // findCompanions detects the optional interfaces of the runtime.

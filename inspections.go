@@ -200,20 +200,6 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	r.publish(rec, u)
 }
 
-// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
-func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
-	at := s.at
-	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
-	switch {
-	case s.change != nil:
-		at, u.cause, u.initial = s.change.stamp, s.change.cause, s.change.initial
-	case s.sync:
-		u.cause = CauseDemand
-	}
-	u.listedAt = at.Time
-	return u
-}
-
 // agrees reports whether a status and the listed pod have the same containers and sandboxes, in the same
 // states. If the status has no sandboxes, they are not compared, because some runtimes do not inspect them.
 func agrees(pod *Pod, status *PodStatus) bool {

@@ -95,7 +95,7 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 		pod, err = nil, nil
 	case err != nil:
 	case pod == nil:
-		err = errNoPod
+		err = errors.New("the runtime returned no pod, and no error")
 		r.badData(badNil, "pod "+string(rec.UID))
 	case pod.ID != rec.UID:
 		err = fmt.Errorf("the runtime returned pod %s", pod.ID)
@@ -109,8 +109,6 @@ func (r *reconciler) completePodList(rec *podRecord, res *result) {
 	r.metrics.podRelistDuration.Observe(r.sched.Now.Sub(res.call.Began).Seconds())
 	r.apply(r.records.compare(rec, pod, res.call.Stamp, r.sched.Last.Number, r.badData), res.call, false)
 }
-
-var errNoPod = errors.New("the runtime returned no pod, and no error")
 
 // podListFailed retries an open request after a period, unless a full list answers it first.
 func (r *reconciler) podListFailed(rec *podRecord) {
@@ -199,15 +197,6 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec.change, rec.statuses = nil, nil
 }
 
-// freshen updates cacheEntry.observed and cacheEntry.held.
-func (r *reconciler) freshen(rec *podRecord) {
-	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
-}
-
-// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
-// newest full list was dropped for the pod.
-func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }
-
 // noteChange records a change that a list shows, and counts its transitions.
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
@@ -222,7 +211,5 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
 	r.noteTransitions(rec, found.transitions, c.Began, existed)
-	if len(rec.statuses) > 0 {
-		rec.forgetStatuses(nil)
-	}
+	rec.forgetStatuses(nil)
 }

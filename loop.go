@@ -53,7 +53,7 @@ func (g *GenericPLEG) step() <-chan time.Time {
 	g.mu.Lock()
 	in := g.inbox.Take()
 	out := g.reconciler.step(g.clock.Now(), &in)
-	if g.reconciler.synced && !g.HasSynced() {
+	if g.reconciler.synced && !isClosed(g.synced) {
 		close(g.synced)
 		g.updates.Publish(&update{uid: syncedUID})
 	}

@@ -26,9 +26,8 @@ type metrics struct {
 	discardEvents, streamErrors, streamConnections, inspectionRetries prometheus.Counter
 	transitions, exits, bad                                           *prometheus.CounterVec
 
-	// reported has the kinds of bad data that were logged; guarded by mu.
-	mu       sync.Mutex
-	reported map[badReason]bool
+	// reported has the reasons of the bad data that was logged.
+	reported sync.Map
 }
 
 func newMetrics() *metrics {
@@ -59,7 +58,6 @@ func newMetrics() *metrics {
 		bad: newCounterVec("pleg_bad_data_total",
 			"Number of invalid items in the runtime's answers, by reason.",
 			"reason", badNil, badNoID, badDuplicate, badUID, badState, badPanic),
-		reported: make(map[badReason]bool),
 	}
 }
 
@@ -238,11 +236,7 @@ func (m *metrics) countExit(end *Status) {
 // badData counts bad data. It logs only the first of each kind.
 func (m *metrics) badData(log func(message string, keysAndValues ...any), reason badReason, object string) {
 	m.bad.WithLabelValues(string(reason)).Inc()
-	m.mu.Lock()
-	first := !m.reported[reason]
-	m.reported[reason] = true
-	m.mu.Unlock()
-	if first {
+	if _, before := m.reported.LoadOrStore(reason, true); !before {
 		log("Bad data; more of this kind is counted in pleg_bad_data_total and not logged",
 			"reason", string(reason), "object", object)
 	}

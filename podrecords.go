@@ -109,39 +109,6 @@ const (
 	dueKinds
 )
 
-// request holds the coalesced requests for a list of a pod, or of all pods.
-type request struct {
-	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
-	newest, oldest uint64
-	cause          Cause // of the oldest request
-	// hinted is true if a request was an event of the runtime; see followUp.
-	hinted bool
-}
-
-// add adds a request that is answered by any list numbered above last.
-func (r *request) add(last uint64, cause Cause, hinted bool) {
-	if r.newest == 0 {
-		r.cause, r.oldest = cause, last+1
-	}
-	r.newest = last + 1
-	r.hinted = r.hinted || hinted
-}
-
-// answer removes the requests that the numbered list answers. answered is true if it answers any;
-// hinted is true if none is left and an event was among them.
-func (r *request) answer(number uint64) (answered, hinted bool) {
-	switch {
-	case r.newest == 0 || r.oldest > number:
-		return false, false
-	case r.newest > number:
-		r.oldest = r.newest
-		return true, false
-	}
-	hinted = r.hinted
-	*r = request{}
-	return true, hinted
-}
-
 // wants returns what the schedule should do for the pod, and when. Nothing else decides that.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {

@@ -29,8 +29,9 @@ const (
 // inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
 // the cache and the broadcaster.
 //
-// This file has the step and the requests. lists.go and inspections.go handle the results of calls,
-// exits.go the exits. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
+// This file has the step. lists.go and inspections.go handle the results of calls, exits.go the exits,
+// requests.go what is asked for, and updates.go what is published. A file calls only files further on in
+// this list. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -184,54 +185,6 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// request requests a list of the pod that begins from now on.
-func (r *reconciler) request(rec *podRecord, cause Cause) {
-	rec.request.add(r.sched.Last.Number, cause, false)
-}
-
-// requestPod requests a list of the pod with a UID. It requests a full list if the UID is empty, if the
-// runtime cannot list one pod, or if too many unknown pods were requested.
-func (r *reconciler) requestPod(uid types.UID, cause Cause) {
-	tooMany := r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints
-	if uid != "" && !tooMany {
-		rec := r.records.getOrAdd(uid)
-		rec.request.add(r.sched.Last.Number, cause, cause == CauseHint)
-		r.plan(rec)
-	}
-	if uid == "" || tooMany || !r.cfg.ListsPods {
-		r.all.add(r.sched.Last.Number, cause, false)
-	}
-}
-
-// retryLater requests a list of the pod after a back-off that starts with a period, unless one has begun.
-func (r *reconciler) retryLater(rec *podRecord) {
-	if rec.due[retry].IsZero() {
-		rec.attempts++
-		rec.due[retry] = r.sched.Now.Add(r.backOff.Wait(rec.attempts))
-	}
-}
-
-// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
-// unless the full list in flight may still show the pod.
-func (r *reconciler) plan(rec *podRecord) {
-	r.sched.Plan(&rec.Pod, rec.wants())
-	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
-	if rec.pod == nil && !rec.isOpen() && !fullListCounts && r.records.byUID[rec.UID] == rec {
-		delete(r.records.byUID, rec.UID)
-		r.cache.Delete(rec.UID)
-	}
-}
-
-// planRequested plans pods after a full list has ended or is slow: pods with open requests, and
-// absent pods that were kept for that list.
-func (r *reconciler) planRequested() {
-	for _, uid := range sortedKeys(r.records.byUID) {
-		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
-			r.plan(rec)
-		}
-	}
-}
-
 // expire does what is due at the current time.
 func (r *reconciler) expire() {
 	woken, lates := r.sched.Expire()
@@ -290,20 +243,12 @@ func (r *reconciler) callLate(late schedule.Late) {
 	r.plan(rec)
 }
 
-func (r *reconciler) cancel(c *schedule.Call, cause error) {
-	r.out.cancel = append(r.out.cancel, cancelCall{c, cause})
-}
-
 // beginCalls begins the calls that are due.
 func (r *reconciler) beginCalls() {
 	for more := true; more && r.sched.TakeCanary(); {
 		more = r.inspectCanary()
 	}
-	var requested Cause
-	if r.all.newest > 0 {
-		requested = r.all.cause
-	}
-	for _, c := range r.sched.Begin(len(r.relists.waiting) > 0, string(requested)) {
+	for _, c := range r.sched.Begin(len(r.relists.waiting) > 0, string(r.all.cause)) {
 		begin := beginCall{c, nil}
 		switch c.Kind {
 		case schedule.ListAll:
@@ -352,43 +297,6 @@ func (r *reconciler) completeRelists() {
 		r.out.relisted = append(r.out.relisted, done.callers...)
 		r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
 		r.synced = true // see HasSynced
-	}
-}
-
-// publish publishes an update of the pod. The cache must already have the pod's status.
-func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
-	for _, c := range u.pod.containers() {
-		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
-			put(&u.settled, c.ID.ID, true)
-		}
-	}
-	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
-	u.ips = cached.IPs
-	r.logTransitions(rec, u.pod)
-	rec.published = u.pod
-	r.updates.Publish(u)
-}
-
-// statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
-func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
-	taken := make(map[string]bool, len(rec.statuses))
-	for c := range containersOf(pods...) {
-		if s := rec.statuses[c.ID.ID]; s != nil && !taken[c.ID.ID] {
-			taken[c.ID.ID] = true
-			statuses = append(statuses, s)
-		}
-	}
-	return statuses
-}
-
-func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
-	for _, t := range appendTransitions(nil, rec.published, next) {
-		id := t.container.ID.ID
-		r.out.info(4, "Transition", "podUID", rec.UID, "containerID", id, "event", t.kind)
-		if s := rec.statuses[id]; t.kind == ContainerDied && hasExited(s) {
-			r.out.info(2, "Container finished", "podUID", rec.UID, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
-		}
 	}
 }
 

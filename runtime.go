@@ -363,3 +363,8 @@ func withoutType(id string) string {
 	}
 	return id
 }
+
+// isID reports whether id is the full ID, or a long enough beginning of it.
+func isID(full, id string) bool {
+	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
+}

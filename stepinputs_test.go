@@ -38,10 +38,7 @@ func (s *stepper) take(in *inputs, line string) {
 		if s.r.cfg.ListsPods {
 			put(&in.requests, uid, struct{}{})
 		}
-		r := &blockedReader{minTime: s.now.Add(-1), ch: make(chan reading, 1)}
-		put(&s.cache.readers, uid, append(s.cache.readers[uid], r))
-		s.cache.waiting++
-		s.readers = append(s.readers, r)
+		s.readers = append(s.readers, s.cache.blockLocked(uid, s.now.Add(-1)))
 	case "hint":
 		if uid == "anything" {
 			uid = ""

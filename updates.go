@@ -31,6 +31,57 @@ type update struct {
 	cause    Cause
 }
 
+// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
+func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
+	at := s.at
+	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
+	switch {
+	case s.change != nil:
+		at, u.cause, u.initial = s.change.stamp, s.change.cause, s.change.initial
+	case s.sync:
+		u.cause = CauseDemand
+	}
+	u.listedAt = at.Time
+	return u
+}
+
+// publish publishes an update of the pod. The cache must already have the pod's status.
+func (r *reconciler) publish(rec *podRecord, u *update) {
+	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
+	for _, c := range u.pod.containers() {
+		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
+			put(&u.settled, c.ID.ID, true)
+		}
+	}
+	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
+	u.ips = cached.IPs
+	r.logTransitions(rec, u.pod)
+	rec.published = u.pod
+	r.updates.Publish(u)
+}
+
+// statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
+func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
+	taken := make(map[string]bool, len(rec.statuses))
+	for c := range containersOf(pods...) {
+		if s := rec.statuses[c.ID.ID]; s != nil && !taken[c.ID.ID] {
+			taken[c.ID.ID] = true
+			statuses = append(statuses, s)
+		}
+	}
+	return statuses
+}
+
+func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
+	for _, t := range appendTransitions(nil, rec.published, next) {
+		id := t.container.ID.ID
+		r.out.info(4, "Transition", "podUID", rec.UID, "containerID", id, "event", t.kind)
+		if s := rec.statuses[id]; t.kind == ContainerDied && hasExited(s) {
+			r.out.info(2, "Container finished", "podUID", rec.UID, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+		}
+	}
+}
+
 // syncedUID is the key of the single update that reports that the generator has synced. It is
 // greater than all others, so a new subscription gets it after the existing pods.
 const syncedUID types.UID = "\xff synced"

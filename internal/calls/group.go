@@ -34,11 +34,10 @@ type Info struct {
 // Group is a set of calls with keys. Its methods are safe for concurrent use, even in done, except Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
-	calls map[*call[K]]struct{} // until done has returned; guarded by mu
+	calls map[K]*call // until done has returned; guarded by mu
 }
 
-type call[K comparable] struct {
-	key     K
+type call struct {
 	info    Info
 	cancel  context.CancelCauseFunc
 	ended   chan struct{} // closed after done has returned
@@ -47,7 +46,7 @@ type call[K comparable] struct {
 
 // NewGroup returns a group without calls.
 func NewGroup[K comparable]() *Group[K] {
-	return &Group[K]{calls: make(map[*call[K]]struct{})}
+	return &Group[K]{calls: make(map[K]*call)}
 }
 
 // Go runs method in a goroutine and returns at once. When method has ended, its context is
@@ -56,17 +55,17 @@ func NewGroup[K comparable]() *Group[K] {
 // err is the error of method, or one for which Panicked is true. stopped is true if err is not nil
 // and Stop cancelled the call, so the error means nothing about the runtime.
 //
-// Calls in flight should have different keys: Cancel cancels all calls with a key.
+// Calls in flight must have different keys.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
 	ctx, cancel := context.WithCancelCause(context.Background()) //nolint:forbidigo // its call ends it, or Cancel
-	c := &call[K]{key: key, info: info, cancel: cancel, ended: make(chan struct{})}
+	c := &call{info: info, cancel: cancel, ended: make(chan struct{})}
 	g.mu.Lock()
-	g.calls[c] = struct{}{}
+	g.calls[key] = c
 	g.mu.Unlock()
 	go func() {
 		// Deferred, because the runtime may panic or call Goexit.
 		err := error(panicError(info.Method + " panicked: the runtime ended the goroutine"))
-		defer g.leave(c)
+		defer g.leave(key)
 		defer func() { done(err, err != nil && c.stopped.Load()) }()
 		defer cancel(nil)
 		defer func() {
@@ -93,21 +92,19 @@ func Panicked(err error) bool {
 	return errors.As(err, &panicked)
 }
 
-func (g *Group[K]) leave(c *call[K]) {
+func (g *Group[K]) leave(key K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.calls, c)
-	close(c.ended)
+	close(g.calls[key].ended)
+	delete(g.calls, key)
 }
 
 // Cancel cancels the call with this key, if it is in flight and was not cancelled before.
 func (g *Group[K]) Cancel(key K, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for c := range g.calls {
-		if c.key == key {
-			c.cancel(cause)
-		}
+	if c := g.calls[key]; c != nil {
+		c.cancel(cause)
 	}
 }
 
@@ -115,7 +112,7 @@ func (g *Group[K]) Cancel(key K, cause error) {
 // calls that begin later. It returns the calls that have not ended, oldest first.
 func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	g.mu.Lock()
-	calls := slices.Collect(maps.Keys(g.calls))
+	calls := slices.Collect(maps.Values(g.calls))
 	for _, c := range calls {
 		c.stopped.Store(true)
 		c.cancel(cause)
@@ -125,7 +122,7 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 		select {
 		case <-c.ended:
 		case <-timeout:
-			return g.infos(func(c *call[K]) bool { return c.stopped.Load() })
+			return g.infos(func(c *call) bool { return c.stopped.Load() })
 		}
 	}
 	return nil
@@ -134,14 +131,14 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 // InFlight returns the calls of the given methods that are in flight, or of all methods: oldest
 // first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
-	return g.infos(func(c *call[K]) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
+	return g.infos(func(c *call) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
 }
 
 // infos returns the wanted calls in flight, in the order of InFlight.
-func (g *Group[K]) infos(wanted func(*call[K]) bool) (infos []Info) {
+func (g *Group[K]) infos(wanted func(*call) bool) (infos []Info) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for c := range g.calls {
+	for _, c := range g.calls {
 		if wanted(c) {
 			infos = append(infos, c.info)
 		}

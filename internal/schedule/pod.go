@@ -65,14 +65,8 @@ func (s *Scheduler) Moving(p *Pod) bool {
 // queue is a first-in, first-out queue of pods.
 type queue struct {
 	list.List
-	inspecting bool // true for the queue of inspections
-}
-
-func (q *queue) place(p *Pod) **list.Element {
-	if q.inspecting {
-		return &p.toInspect
-	}
-	return &p.toList
+	// place returns where a pod keeps its element in this queue.
+	place func(p *Pod) **list.Element
 }
 
 // set adds the pod to the queue, or removes it.

@@ -6,6 +6,7 @@
 package schedule
 
 import (
+	"container/list"
 	"slices"
 	"strings"
 	"time"
@@ -122,7 +123,11 @@ type canary struct {
 
 // New returns an idle schedule.
 func New(cfg Config) *Scheduler {
-	return &Scheduler{cfg: cfg, listSlots: PodListsAtOnce, toInspect: queue{inspecting: true}}
+	return &Scheduler{
+		cfg: cfg, listSlots: PodListsAtOnce,
+		toList:    queue{place: func(p *Pod) **list.Element { return &p.toList }},
+		toInspect: queue{place: func(p *Pod) **list.Element { return &p.toInspect }},
+	}
 }
 
 // SetPeriodic starts the full lists of every period, the first one now, or stops them.
@@ -335,13 +340,11 @@ func earlier(a, b time.Time) time.Time {
 // it is older than a period, and than the shorter of MaxHangingAfter and twice the last successful
 // list. If it times out, full lists remain stuck until one returns.
 func (s *Scheduler) HangsSince() time.Time {
-	if s.full.hangsSince.IsZero() && s.hangs(s.FullList) {
-		return s.FullList.Began
+	if c := s.FullList; s.full.hangsSince.IsZero() && c != nil && !s.Now.Before(s.hangsAt(c)) {
+		return c.Began
 	}
 	return s.full.hangsSince
 }
-
-func (s *Scheduler) hangs(c *Call) bool { return c != nil && !s.Now.Before(s.hangsAt(c)) }
 
 func (s *Scheduler) hangsAt(c *Call) time.Time {
 	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxHangingAfter)))

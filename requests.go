@@ -1,0 +1,171 @@
+package pleg
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg/internal/schedule"
+)
+
+// request holds the coalesced requests for a list of a pod, or of all pods.
+type request struct {
+	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
+	newest, oldest uint64
+	cause          Cause // of the oldest request; empty for none
+	// hinted is true if a request was an event of the runtime; see followUp.
+	hinted bool
+}
+
+// add adds a request that is answered by any list numbered above last.
+func (r *request) add(last uint64, cause Cause, hinted bool) {
+	if r.newest == 0 {
+		r.cause, r.oldest = cause, last+1
+	}
+	r.newest = last + 1
+	r.hinted = r.hinted || hinted
+}
+
+// answer removes the requests that the numbered list answers. answered is true if it answers any;
+// hinted is true if none is left and an event was among them.
+func (r *request) answer(number uint64) (answered, hinted bool) {
+	switch {
+	case r.newest == 0 || r.oldest > number:
+		return false, false
+	case r.newest > number:
+		r.oldest = r.newest
+		return true, false
+	}
+	hinted = r.hinted
+	*r = request{}
+	return true, hinted
+}
+
+// request requests a list of the pod that begins from now on.
+func (r *reconciler) request(rec *podRecord, cause Cause) {
+	rec.request.add(r.sched.Last.Number, cause, false)
+}
+
+// requestPod requests a list of the pod with a UID. It requests a full list if the UID is empty, if the
+// runtime cannot list one pod, or if too many unknown pods were requested.
+func (r *reconciler) requestPod(uid types.UID, cause Cause) {
+	tooMany := r.records.byUID[uid] == nil && len(r.records.byUID)-r.records.pods >= maxHints
+	if uid != "" && !tooMany {
+		rec := r.records.getOrAdd(uid)
+		rec.request.add(r.sched.Last.Number, cause, cause == CauseHint)
+		r.plan(rec)
+	}
+	if uid == "" || tooMany || !r.cfg.ListsPods {
+		r.all.add(r.sched.Last.Number, cause, false)
+	}
+}
+
+// retryLater requests a list of the pod after a back-off that starts with a period, unless one has begun.
+func (r *reconciler) retryLater(rec *podRecord) {
+	if rec.due[retry].IsZero() {
+		rec.attempts++
+		rec.due[retry] = r.sched.Now.Add(r.backOff.Wait(rec.attempts))
+	}
+}
+
+// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
+// unless the full list in flight may still show the pod.
+func (r *reconciler) plan(rec *podRecord) {
+	r.sched.Plan(&rec.Pod, rec.wants())
+	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
+	if rec.pod == nil && !rec.isOpen() && !fullListCounts && r.records.byUID[rec.UID] == rec {
+		delete(r.records.byUID, rec.UID)
+		r.cache.Delete(rec.UID)
+	}
+}
+
+// planRequested plans pods after a full list has ended or is slow: pods with open requests, and
+// absent pods that were kept for that list.
+func (r *reconciler) planRequested() {
+	for _, uid := range sortedKeys(r.records.byUID) {
+		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
+			r.plan(rec)
+		}
+	}
+}
+
+func (r *reconciler) cancel(c *schedule.Call, cause error) {
+	r.out.cancel = append(r.out.cancel, cancelCall{c, cause})
+}
+
+// relists are the full lists that are not yet complete, and the callers of Relist that wait for them.
+type relists struct {
+	// waiting are callers of Relist until a full list begins, attached while it is in flight.
+	// incomplete are lists that succeeded and wait for pods.
+	waiting, attached []*relistCaller
+	incomplete        []relist
+}
+
+// relist is a full list that has succeeded.
+type relist struct {
+	stamp   stamp
+	began   time.Time
+	callers []*relistCaller
+	awaited []*podRecord
+}
+
+// awaits reports whether the list waits for a pod: the pod was last observed by an older list. If
+// the list has callers, it also waits for PodSyncs and for inspections after a failed one.
+func (l *relist) awaits(rec *podRecord) bool {
+	inspected := rec.inspect || rec.Inspection != nil
+	return l.stamp.After(rec.observedAt()) ||
+		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
+}
+
+// begin attaches the waiting callers to the list that begins.
+func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
+
+// stopped makes the callers of a list that Stop cancelled wait for another list.
+func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
+
+// fail removes and returns callers, with an error.
+func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
+	failed, *callers = *callers, nil
+	for _, c := range failed {
+		c.err = err
+	}
+	return failed
+}
+
+// succeeded adds the successful list in flight. found must contain every pod that it could wait for.
+func (r *relists) succeeded(c *schedule.Call, found []comparison) {
+	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
+	for _, f := range found {
+		if done.awaits(f.rec) {
+			done.awaited = append(done.awaited, f.rec)
+		}
+	}
+	r.attached, r.incomplete = nil, append(r.incomplete, done)
+}
+
+// complete removes and returns the lists that wait for no pod. moves reports whether a pod can
+// proceed; a list does not wait for others.
+func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
+	kept := r.incomplete[:0]
+	for _, l := range r.incomplete {
+		l.awaited = l.stillAwaited()
+		if slices.ContainsFunc(l.awaited, func(rec *podRecord) bool { return moves(&rec.Pod) }) {
+			kept = append(kept, l)
+		} else {
+			complete = append(complete, l)
+		}
+	}
+	clear(r.incomplete[len(kept):])
+	r.incomplete = kept
+	return complete
+}
+
+// stillAwaited returns the awaited pods from the first that the list still waits for. Usually it looks at one.
+func (l *relist) stillAwaited() []*podRecord {
+	i := slices.IndexFunc(l.awaited, l.awaits)
+	if i < 0 {
+		return nil
+	}
+	return l.awaited[i:]
+}
