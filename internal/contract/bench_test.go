@@ -3,11 +3,13 @@ package contract_test
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -186,41 +188,123 @@ func BenchmarkRequestedPodLists(b *testing.B) {
 	}
 }
 
-// What the benchmark shows, held: an idle relist allocates as often for ten thousand pods as
-// for a hundred, with metrics, subscribers and blocked readers too.
-func TestIdleRelistAllocatesAConstant(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
+func BenchmarkGetNewerThanFanOut(b *testing.B) {
+	const readers = 1000
+	c := pleg.NewCache()
+	now := clock.RealClock{}.Now()
+	c.Set("a", status("a", ""), nil, now)
+	b.ReportAllocs()
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for range readers {
+			wg.Go(func() { _, _ = c.GetNewerThan("a", now) })
+		}
+		for c.BlockedReaders() < readers {
+			runtime.Gosched()
+		}
+		now = now.Add(time.Second)
+		c.UpdateTime(now)
+		wg.Wait()
 	}
-	for _, n := range []int{110, 1000, 10000} {
-		rt := plegtest.NewRuntime()
-		rt.SetPods(pods(n)...)
-		cache := pleg.NewCache()
-		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, cache, clock.RealClock{},
-			pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(prometheus.NewRegistry()))
-		ctx, cancel := context.WithCancel(context.Background())
-		far := clock.RealClock{}.Now().Add(time.Hour)
-		done := make(chan struct{})
-		for i := range 10 {
-			g.Subscribe(ctx, pleg.WithCapacity(1))
-			go func() {
-				_, _, _ = cache.LookupNewerThan(ctx, types.UID(fmt.Sprintf("pod-%05d", i)), far)
-				done <- struct{}{}
-			}()
-		}
-		for cache.BlockedReaders() < 10 {
-			_ = g.Relist(ctx)
-		}
-		for range 100 { // native histograms add the buckets that they need
-			_ = g.Relist(ctx)
-		}
-		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // some 21
-			t.Errorf("%d pods: %v allocations a relist", n, got)
-		}
-		cancel()
-		for range 10 {
-			<-done
-		}
-		g.Stop()
+}
+
+func BenchmarkCacheGet(b *testing.B) {
+	c := pleg.NewCache()
+	for i := range 10000 {
+		uid := types.UID(fmt.Sprint(i))
+		c.Set(uid, status(uid, ""), nil, at(1))
 	}
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = c.Get("5000")
+	}
+}
+
+// BenchmarkCacheSet is the status of a changed pod among 10,000: with the containers that
+// it had, and with one restarted.
+func BenchmarkCacheSet(b *testing.B) {
+	for _, restarted := range []bool{false, true} {
+		b.Run(fmt.Sprintf("restarted=%v", restarted), func(b *testing.B) {
+			c := pleg.NewCache()
+			for i := range 10000 {
+				uid := types.UID(fmt.Sprint(i))
+				c.Set(uid, lookupStatus(uid, fmt.Sprint("pod-", i), 1, []string{fmt.Sprintf("%064x", i)},
+					[]string{"10.0.0.1"}), nil, at(1))
+			}
+			ids := []string{fmt.Sprintf("%064x", 5000), fmt.Sprintf("%063xf", 5000)}
+			versions := []*pleg.PodStatus{
+				lookupStatus("5000", "pod-5000", 1, ids[:1], []string{"10.0.0.1"}),
+				lookupStatus("5000", "pod-5000", 1, ids[:1], []string{"10.0.0.1"}),
+			}
+			if restarted {
+				versions[1] = lookupStatus("5000", "pod-5000", 1, ids, []string{"10.0.0.1"})
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.Set("5000", versions[i%2], nil, at(1))
+			}
+		})
+	}
+}
+
+// BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each
+// with as many labels, by the runtime that made it and by a generator and its cache
+// besides. The heap is in heap-B/pod; the time means nothing.
+func BenchmarkHeapPerPod(b *testing.B) {
+	const pods = 1000
+	for _, labels := range []int{0, 10} {
+		b.Run(fmt.Sprintf("labels=%d/by=runtime", labels), func(b *testing.B) {
+			benchmarkHeap(b, pods, labels, func(*churning) any { return nil })
+		})
+		b.Run(fmt.Sprintf("labels=%d/by=generator", labels), func(b *testing.B) {
+			benchmarkHeap(b, pods, labels, func(rt *churning) any {
+				cache := pleg.NewCache()
+				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				_ = g.Relist(b.Context())
+				if n := len(cache.GetAll()); n != pods {
+					b.Fatalf("%d pods", n)
+				}
+				return g
+			})
+		})
+	}
+}
+
+// benchmarkHeap reports by how much a node of pods and its user have the heap grow, by the
+// pod.
+func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
+	var grown int64
+	for b.Loop() {
+		before := heapInUse()
+		list := make([]*pleg.Pod, pods)
+		for i := range list {
+			list[i] = podWithLabels(i, labels)
+		}
+		rt := newChurning(list...)
+		user := use(rt)
+		grown = heapInUse() - before
+		runtime.KeepAlive(rt)
+		runtime.KeepAlive(user)
+	}
+	b.ReportMetric(float64(grown)/float64(pods), "heap-B/pod")
+}
+
+// podWithLabels returns a pod that shares no memory with others, with IDs of the length of
+// containerd's, and labels of ordinary length on the sandbox and both containers.
+func podWithLabels(i, labels int) *pleg.Pod {
+	id := func(kind string) string { return fmt.Sprintf("%064s", fmt.Sprint(kind, i)) }
+	pod := bare(types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),
+		plegtest.Running(id("server")), plegtest.Running(id("sidecar")))
+	pod.Name = fmt.Sprintf("frontend-6d4cf56db6-%05d", i)
+	pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox(id("sandbox"), pleg.ContainerStateRunning)}
+	for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
+		for j := range labels {
+			if c.Labels == nil {
+				c.Labels = make(map[string]string, labels)
+			}
+			c.Labels[fmt.Sprintf("app.kubernetes.io/label-%02d", j)] = fmt.Sprintf("frontend-%05d-%02d", i, j)
+		}
+	}
+	pod.Labels = pod.Sandboxes[0].Labels
+	return pod
 }

@@ -1,12 +1,10 @@
 package contract_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,9 +13,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -58,6 +56,13 @@ func (n *node) setSingles(count int) {
 // relist is Relist. Where the list fails, what it leaves is what the test is about.
 func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 
+// wedged makes every list hang, also one of a single pod.
+func (n *node) wedged() (heal func()) {
+	all := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Hang: true, IgnoreCancel: true})
+	one := n.Inject(plegtest.Fault{Method: plegtest.GetPod, Hang: true, IgnoreCancel: true})
+	return func() { all(); one() }
+}
+
 // newNode makes a node for a synctest bubble, whose clock is the real one.
 func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
@@ -91,17 +96,6 @@ func newNodeWithMetricsOf(
 	return newNodeOf(t, wrap, append(opts, pleg.WithRegisterer(reg))...), reg
 }
 
-// polling is a runtime without companions: it can list everything and inspect.
-func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
-
-// listsOnly is a runtime that has events and cannot list one pod.
-func listsOnly(rt *plegtest.Runtime) pleg.Runtime {
-	return struct {
-		pleg.Runtime
-		pleg.EventSource
-	}{rt.Plain(), rt}
-}
-
 // pods makes n running pods of one container each.
 func pods(n int) []*pleg.Pod {
 	list := make([]*pleg.Pod, n)
@@ -124,120 +118,6 @@ func statusOf(p *pleg.Pod) *pleg.PodStatus {
 		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{ID: c.ID, Name: c.Name, State: c.State})
 	}
 	return status
-}
-
-// read returns what a channel of events has now, a line each, by pod.
-func read(ch <-chan *pleg.PodLifecycleEvent) []string {
-	var events []*pleg.PodLifecycleEvent
-	for {
-		select {
-		case e, open := <-ch:
-			if open {
-				events = append(events, e)
-				continue
-			}
-			return append(lines(events), "closed")
-		default:
-			return lines(events)
-		}
-	}
-}
-
-// lines returns events by pod, those of one in their order.
-func lines(events []*pleg.PodLifecycleEvent) (lines []string) {
-	slices.SortStableFunc(events, func(a, b *pleg.PodLifecycleEvent) int { return cmp.Compare(a.ID, b.ID) })
-	for _, e := range events {
-		lines = append(lines, line(e))
-	}
-	return lines
-}
-
-// line is an event in one line.
-func line(e *pleg.PodLifecycleEvent) string {
-	if e.Data == nil {
-		return fmt.Sprintf("%s %s", e.ID, e.Type)
-	}
-	return fmt.Sprintf("%s %s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"), e.Data)
-}
-
-// want compares lines.
-func want(t *testing.T, what string, got []string, lines ...string) {
-	t.Helper()
-	if diff := gocmp.Diff(lines, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// replay keeps what the events that were read say there is.
-type replay struct {
-	t     testing.TB
-	state map[string]pleg.PodLifeCycleEventType // by container ID
-}
-
-// take applies one event, and fails if it is out of order or repeated.
-func (r *replay) take(e *pleg.PodLifecycleEvent) {
-	r.t.Helper()
-	if e.Type == pleg.PodSync {
-		return
-	}
-	id := e.Data.(string)
-	was, known := r.state[id]
-	switch e.Type {
-	case pleg.ContainerStarted:
-		if known {
-			r.t.Errorf("%s after %s", line(e), was)
-		}
-	case pleg.ContainerDied:
-		if was == pleg.ContainerDied || was == pleg.ContainerRemoved {
-			r.t.Errorf("%s after %s", line(e), was)
-		}
-	case pleg.ContainerRemoved:
-		if was != pleg.ContainerDied {
-			r.t.Errorf("%s after %q", line(e), was)
-		}
-	default:
-		r.t.Errorf("%s must not be delivered", line(e))
-	}
-	r.state[id] = e.Type
-}
-
-// present returns what runs and what has exited, by the events.
-func (r *replay) present() map[string]pleg.State {
-	present := make(map[string]pleg.State)
-	for id, last := range r.state {
-		switch last {
-		case pleg.ContainerStarted:
-			present[id] = pleg.ContainerStateRunning
-		case pleg.ContainerDied:
-			present[id] = pleg.ContainerStateExited
-		default:
-		}
-	}
-	return present
-}
-
-// equals fails unless the events read say what the pods say.
-func (r *replay) equals(pods []*pleg.Pod) {
-	r.t.Helper()
-	got := r.present()
-	n := 0
-	for _, p := range pods {
-		for _, list := range [][]*pleg.Container{p.Containers, p.Sandboxes} {
-			for _, c := range list {
-				n++
-				if got[c.ID.ID] != c.State {
-					r.t.Errorf("%s is %s; the events say %q", c.ID.ID, c.State, got[c.ID.ID])
-				}
-			}
-		}
-	}
-	if n != len(got) {
-		r.t.Errorf("there are %d containers; the events say %d", n, len(got))
-	}
-}
-
-func newReplay(t testing.TB) *replay {
-	return &replay{t, make(map[string]pleg.PodLifeCycleEventType)}
 }
 
 // epoch is when the time of a test begins that needs dates.
@@ -373,45 +253,6 @@ func atOnce(call func()) bool {
 	}
 }
 
-// scripted is a runtime that answers what the test says, however bad.
-type scripted struct {
-	pods   func() ([]*pleg.Pod, error)
-	status func(pod *pleg.Pod) (*pleg.PodStatus, error)
-	pod    func(uid types.UID) (*pleg.Pod, error)
-}
-
-func (s *scripted) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return s.pods() }
-
-func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
-	return s.status(p)
-}
-
-func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
-
-// instead makes it the runtime of a node.
-func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
-
-// late is a runtime that answers when the test says so, whatever became of the
-// context.
-type late struct {
-	pleg.Runtime
-	pods, status chan struct{} // nil for at once
-}
-
-func (l late) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	if l.pods != nil {
-		<-l.pods
-	}
-	return l.Runtime.GetPods(context.WithoutCancel(ctx), all)
-}
-
-func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-	if l.status != nil {
-		<-l.status
-	}
-	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
-}
-
 // slowLogger keeps the loop busy when it logs a message.
 func slowLogger(message string, slow func()) logr.Logger {
 	return funcr.New(func(_, args string) {
@@ -428,4 +269,21 @@ func heapInUse() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // a heap is not that large
+}
+
+func status(uid types.UID, name string) *pleg.PodStatus {
+	return &pleg.PodStatus{ID: uid, Name: name}
+}
+
+// lookupStatus makes a status of a pod whose newest sandbox was created at a time.
+func lookupStatus(uid types.UID, name string, created int64, containers, ips []string) *pleg.PodStatus {
+	s := &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name, IPs: ips}
+	for _, id := range containers {
+		s.ContainerStatuses = append(s.ContainerStatuses,
+			&pleg.Status{ID: pleg.ContainerID{Type: "containerd", ID: id}})
+	}
+	if created > 0 {
+		s.SandboxStatuses = []*runtimeapi.PodSandboxStatus{{Id: string(uid) + "-sandbox", CreatedAt: created}}
+	}
+	return s
 }

@@ -1,10 +1,14 @@
 package contract_test
 
 import (
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -45,4 +49,57 @@ func TestVerbosity(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestListErrorsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logLines{}
+		n := newNodeOf(t, polling, pleg.WithLogger(log.logger(0)))
+		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
+		n.start()
+		time.Sleep(time.Minute)
+		heal()
+		time.Sleep(time.Minute)
+		if got := log.matching("Cannot list pods"); len(got) != 1 {
+			t.Errorf("logged %q", got)
+		}
+		if got := log.matching("Relist succeeded again"); len(got) != 1 {
+			t.Errorf("logged %q", got)
+		}
+	})
+}
+
+// Every line of the log has the logger's name.
+func TestLoggerHasAName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		prefixes := map[string]int{}
+		n := newNode(t, pleg.WithLogger(funcr.New(func(prefix, _ string) {
+			mu.Lock()
+			defer mu.Unlock()
+			prefixes[prefix]++
+		}, funcr.Options{Verbosity: 5})))
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		n.g.Stop()
+		if len(prefixes) != 1 || prefixes["pleg"] == 0 {
+			t.Errorf("lines by the name of their logger: %v", prefixes)
+		}
+	})
+}
+
+// An inspection that goes on failing is logged once, with its pod.
+func TestInspectionErrorsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logLines{}
+		n := newNode(t, pleg.WithLogger(log.logger(0)))
+		n.SetPods(pods(1)...)
+		n.Fail(plegtest.GetPodStatus, "pod-00000", errors.New("broken"))
+		n.start()
+		time.Sleep(10 * time.Minute)
+		got := log.matching("Cannot inspect pod")
+		if len(got) != 1 || !strings.Contains(got[0], `"pod"={"name"="pod-00000" "namespace"="default"}`) {
+			t.Errorf("logged %q", got)
+		}
+	})
 }

@@ -2,12 +2,7 @@ package contract_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,87 +10,11 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// churning is a runtime whose pods come and go, with an event each time. It keeps nothing
-// of those that are gone, so that the heap shows what the generator keeps.
-type churning struct {
-	listsFail atomic.Bool
-	observe   atomic.Pointer[func(pleg.ContainerEvent)]
-
-	mu   sync.Mutex
-	pods map[types.UID]*pleg.Pod
-	// broken are the pods that cannot be listed by themselves.
-	broken func(types.UID) bool
-}
-
-func newChurning(pods ...*pleg.Pod) *churning {
-	c := &churning{pods: make(map[types.UID]*pleg.Pod), broken: func(types.UID) bool { return false }}
-	ignore := func(pleg.ContainerEvent) {}
-	c.observe.Store(&ignore)
-	for _, p := range pods {
-		c.pods[p.ID] = p
-	}
-	return c
-}
-
-// set has a pod come, change or, if it is nil, go, and announces that.
-func (c *churning) set(uid types.UID, pod *pleg.Pod) {
-	c.mu.Lock()
-	if pod == nil {
-		delete(c.pods, uid)
-	} else {
-		c.pods[uid] = pod
-	}
-	c.mu.Unlock()
-	c.hint(uid)
-}
-
-func (c *churning) hint(uid types.UID) {
-	(*c.observe.Load())(pleg.ContainerEvent{PodUID: uid, ContainerID: "container of " + string(uid)})
-}
-
-func (c *churning) GetPods(context.Context, bool) ([]*pleg.Pod, error) {
-	if c.listsFail.Load() {
-		return nil, errors.New("too large")
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var list []*pleg.Pod
-	for _, p := range c.pods {
-		list = append(list, p)
-	}
-	return list, nil
-}
-
-func (c *churning) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch p := c.pods[uid]; {
-	case c.broken(uid):
-		return nil, errors.New("cannot be listed")
-	case p == nil:
-		return nil, pleg.ErrPodNotFound
-	default:
-		return p, nil
-	}
-}
-
-func (c *churning) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
-	return statusOf(p), nil
-}
-
-func (c *churning) WatchContainerEvents(
-	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
-) error {
-	c.observe.Store(&observe)
-	connected()
-	<-ctx.Done()
-	return ctx.Err()
-}
 
 // While full lists fail and lists of single pods work, pods that came and went leave
 // nothing behind: no record, no mark in the cache, no request.
@@ -184,143 +103,40 @@ func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	}
 }
 
-// At more hinted pods than can be kept, while full lists fail and none of these pods can
-// be listed, what happens to a pod that is known is still reported.
-func TestKnownPodBesideTooManyHints(t *testing.T) {
-	for name, c := range map[string]struct {
-		hints int  // before that of the known pod
-		busy  bool // the loop, so that all hints come at once
-	}{
-		"one after the other": {10_100, false},
-		"as many as fit":      {9_999, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rt := newChurning(bare("known", plegtest.Running("known-1")), bare("busy", plegtest.Running("busy-1")))
-				rt.broken = func(uid types.UID) bool { return uid != "known" }
-				gate := make(chan struct{})
-				var busy atomic.Bool
-				log := slowLogger("Wrote status", func() {
-					if busy.Load() {
-						<-gate
-					}
-				})
-				g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(log))
-				events := g.Watch()
-				g.Start(t.Context())
-				defer g.Stop()
-				time.Sleep(500 * time.Millisecond)
-				read(events)
-				rt.listsFail.Store(true)
-				if busy.Store(c.busy); c.busy {
-					g.RequestReinspect("busy")
-				}
-				synctest.Wait()
-				for i := range c.hints {
-					rt.hint(types.UID(fmt.Sprintf("unknown-%05d", i)))
-					if !c.busy && i%100 == 0 {
-						time.Sleep(time.Millisecond)
-					}
-				}
-				rt.set("known", bare("known", plegtest.Exited("known-1")))
-				close(gate)
-				died := time.Now()
-				tooLate := time.After(2 * time.Second)
-				for e := (*pleg.PodLifecycleEvent)(nil); e == nil || line(e) != "known Died known-1"; {
-					select {
-					case e = <-events:
-					case <-tooLate:
-						t.Fatalf("not reported after %v", time.Since(died))
-					}
-				}
-			})
-		})
+// What is held is bounded by what exists: pods that came and went leave nothing
+// behind, whoever asked for them and whoever does not read.
+func TestMemoryIsBoundedByWhatExists(t *testing.T) {
+	if raceEnabled {
+		t.Skip("counts the heap")
 	}
-}
-
-// BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each
-// with as many labels, by the runtime that made it and by a generator and its cache
-// besides. The heap is in heap-B/pod; the time means nothing.
-func BenchmarkHeapPerPod(b *testing.B) {
-	const pods = 1000
-	for _, labels := range []int{0, 10} {
-		b.Run(fmt.Sprintf("labels=%d/by=runtime", labels), func(b *testing.B) {
-			benchmarkHeap(b, pods, labels, func(*churning) any { return nil })
-		})
-		b.Run(fmt.Sprintf("labels=%d/by=generator", labels), func(b *testing.B) {
-			benchmarkHeap(b, pods, labels, func(rt *churning) any {
-				cache := pleg.NewCache()
-				g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-				_ = g.Relist(b.Context())
-				if n := len(cache.GetAll()); n != pods {
-					b.Fatalf("%d pods", n)
-				}
-				return g
-			})
-		})
-	}
-}
-
-// benchmarkHeap reports by how much a node of pods and its user have the heap grow, by the
-// pod.
-func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
-	var grown int64
-	for b.Loop() {
-		before := heapInUse()
-		list := make([]*pleg.Pod, pods)
-		for i := range list {
-			list[i] = podWithLabels(i, labels)
-		}
-		rt := newChurning(list...)
-		user := use(rt)
-		grown = heapInUse() - before
-		runtime.KeepAlive(rt)
-		runtime.KeepAlive(user)
-	}
-	b.ReportMetric(float64(grown)/float64(pods), "heap-B/pod")
-}
-
-// podWithLabels returns a pod that shares no memory with others, with IDs of the length of
-// containerd's, and labels of ordinary length on the sandbox and both containers.
-func podWithLabels(i, labels int) *pleg.Pod {
-	id := func(kind string) string { return fmt.Sprintf("%064s", fmt.Sprint(kind, i)) }
-	pod := bare(types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),
-		plegtest.Running(id("server")), plegtest.Running(id("sidecar")))
-	pod.Name = fmt.Sprintf("frontend-6d4cf56db6-%05d", i)
-	pod.Sandboxes = []*pleg.Container{plegtest.NewSandbox(id("sandbox"), pleg.ContainerStateRunning)}
-	for _, c := range slices.Concat(pod.Containers, pod.Sandboxes) {
-		for j := range labels {
-			if c.Labels == nil {
-				c.Labels = make(map[string]string, labels)
+	clk := clocktesting.NewFakeClock(epoch)
+	rt, cache := &passing{}, pleg.NewCache()
+	g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+	events := g.Watch()
+	g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // nobody reads it
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	rounds := 0
+	heapAfter := func(n int) int64 {
+		for range n {
+			rounds++
+			a, b := fmt.Sprintf("a-%d", rounds), fmt.Sprintf("b-%d", rounds)
+			nobody := types.UID(fmt.Sprintf("nobody-%d", rounds))
+			rt.pods = []*pleg.Pod{bare(types.UID(a), plegtest.Running(a)), bare(types.UID(b), plegtest.Running(b))}
+			g.RequestRelist(nobody)
+			_, _, _ = cache.LookupNewerThan(gone, nobody, clk.Now())
+			_ = g.Relist(t.Context())
+			for len(events) > 0 {
+				<-events
 			}
-			c.Labels[fmt.Sprintf("app.kubernetes.io/label-%02d", j)] = fmt.Sprintf("frontend-%05d-%02d", i, j)
+			clk.Step(time.Second)
 		}
+		return heapInUse()
 	}
-	pod.Labels = pod.Sandboxes[0].Labels
-	return pod
-}
-
-// What a pod that fails costs does not depend on how many others fail.
-func TestManyFailingPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithInspectionWorkers(1000))
-		list := pods(4000)
-		n.SetPods(list...)
-		n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
-		n.start()
-		if got := len(n.g.HealthReport().FailingPods); got != len(list) {
-			t.Fatalf("%d pods fail", got)
-		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		const inspections = 50
-		for i := range inspections {
-			n.g.RequestReinspect(list[i].ID)
-			synctest.Wait()
-		}
-		runtime.ReadMemStats(&after)
-		if got := (after.TotalAlloc - before.TotalAlloc) / inspections; got > 100_000 {
-			t.Errorf("an inspection that fails allocates %d bytes", got)
-		}
-	})
+	before := heapAfter(1000)
+	const more = 5000
+	if grown := heapAfter(more) - before; grown > 10*more {
+		t.Errorf("%d bytes are held for each pod that is gone", grown/more)
+	}
+	g.Stop()
 }

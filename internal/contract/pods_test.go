@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/klog/v2/textlogger"
 
@@ -97,40 +98,30 @@ func TestEventInALine(t *testing.T) {
 	}
 }
 
-// What a runtime puts into Source comes out untouched, whatever it is, and a change of it
-// alone is no change.
-func TestSourceIsPassedThrough(t *testing.T) {
+// Pods are those that were listed last, inspected or not.
+func TestPodsAsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		podWith := func(tag string) *pleg.Pod {
-			pod := bare("a", plegtest.Running("a1"))
-			pod.Containers[0].Source = func() string { return tag } // cannot be compared
-			status := statusOf(pod)
-			status.Source = map[string]string{"tag": tag}
-			status.ContainerStatuses[0].Source = []byte(tag)
-			n.SetStatus("a", status)
-			pod.Containers = append(pod.Containers, nil) // bad data, which has the pod copied
-			pod.Source = []string{tag}
-			return pod
+		names := func() []string {
+			var names []string
+			for _, p := range n.g.Pods() {
+				names = append(names, string(p.ID))
+			}
+			return names
 		}
-		n.SetPod(podWith("first"))
-		events := n.g.Watch()
-		n.relist()
-		e := <-events
-		if e.Pod.Source.([]string)[0] != "first" || e.Container.Source.(func() string)() != "first" {
-			t.Errorf("got %v %v", e.Pod.Source, e.Container)
+		want(t, "before Start", names())
+		n.SetPods(bare("b", plegtest.Running("b1")), bare("c"), bare("a", plegtest.Running("a1")))
+		defer n.Hang(plegtest.GetPodStatus, "b")()
+		n.start()
+		want(t, "by UID, not inspected yet or without containers", names(), "a", "b", "c")
+		if pod := n.g.Pods().FindPodByID("b"); pod == nil || pod.Containers[0].ID.ID != "b1" {
+			t.Errorf("got %v", pod)
 		}
-		s, err := n.cache.Get("a")
-		if err != nil || s.Source.(map[string]string)["tag"] != "first" ||
-			string(s.ContainerStatuses[0].Source.([]byte)) != "first" {
-			t.Errorf("got %v, %v", s, err)
+		if _, known, err := n.cache.Lookup("b"); !known || err != nil {
+			t.Errorf("not inspected yet: %v, %v", known, err)
 		}
-		inspections := n.Calls(plegtest.GetPodStatus)
-		n.SetPod(podWith("second"))
-		n.relist()
-		want(t, "events of another Source", read(events))
-		if got := n.Calls(plegtest.GetPodStatus); got != inspections {
-			t.Errorf("another Source cost %d inspections", got-inspections)
-		}
+		n.RemovePod("a")
+		time.Sleep(1100 * time.Millisecond)
+		want(t, "without the one that is gone", names(), "b", "c")
 	})
 }

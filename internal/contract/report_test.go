@@ -1,36 +1,15 @@
 package contract_test
 
 import (
+	"encoding/json"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// Every line of the log has the logger's name.
-func TestLoggerHasAName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		prefixes := map[string]int{}
-		n := newNode(t, pleg.WithLogger(funcr.New(func(prefix, _ string) {
-			mu.Lock()
-			defer mu.Unlock()
-			prefixes[prefix]++
-		}, funcr.Options{Verbosity: 5})))
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		n.g.Stop()
-		if len(prefixes) != 1 || prefixes["pleg"] == 0 {
-			t.Errorf("lines by the name of their logger: %v", prefixes)
-		}
-	})
-}
 
 // What fails again and again has failed since the first time: lists and streams.
 func TestFailingSince(t *testing.T) {
@@ -62,5 +41,29 @@ func TestFailingSince(t *testing.T) {
 		if r.Stream.State != pleg.StreamConnected || !r.Stream.Since.After(began.Add(30*time.Second)) {
 			t.Errorf("the stream is %s since %v", r.Stream.State, r.Stream.Since)
 		}
+	})
+}
+
+// The report is fit for a health endpoint.
+func TestReportAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(2)...)
+		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		n.start()
+		time.Sleep(2500 * time.Millisecond)
+		b, err := json.Marshal(n.g.HealthReport())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","pods":2,`+
+			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
+			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
+			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
+			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
+			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
+			`"exitStream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
+			`"blockedReaders":0,"subscribers":0,"backlog":0}`)
+		heal()
 	})
 }

@@ -126,3 +126,47 @@ func TestStorm(t *testing.T) {
 		})
 	}
 }
+
+// A generator and its users from many goroutines, for the race detector.
+func TestEverythingAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.EmitOnChange(true)
+		n.SetPods(pods(10)...)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 4 {
+			uid := types.UID(fmt.Sprintf("pod-%05d", i))
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_, _, _ = n.cache.LookupNewerThan(ctx, uid, time.Now())
+					time.Sleep(2 * time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					ctx, unsubscribe := context.WithCancel(ctx)
+					sub := n.g.Subscribe(ctx, pleg.WithCapacity(i-1))
+					for range 10 {
+						<-sub
+					}
+					unsubscribe()
+					time.Sleep(time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for j := 0; ctx.Err() == nil; j++ {
+					n.SetPod(bare(uid, plegtest.Running(fmt.Sprintf("c%d", j))))
+					n.g.RequestRelist(uid)
+					n.g.RequestReinspect(uid)
+					n.g.HealthReport()
+					time.Sleep(3 * time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		cancel()
+		wg.Wait()
+	})
+}

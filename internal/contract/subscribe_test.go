@@ -83,3 +83,57 @@ func TestBacklog(t *testing.T) {
 		check("it has read", 0)
 	})
 }
+
+func TestSubscriptionEndsWithItsContext(t *testing.T) {
+	for _, started := range []bool{false, true} {
+		for _, capacity := range []int{-1, 0, 1, 100} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(10)...)
+				if started {
+					n.start()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				sub := n.g.Subscribe(ctx, pleg.WithCapacity(capacity))
+				n.relist()
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				lines := read(sub)
+				if len(lines) == 0 || lines[len(lines)-1] != "closed" {
+					t.Errorf("started=%v capacity=%d: not closed", started, capacity)
+				}
+				if got := n.g.HealthReport().Subscribers; got != 0 {
+					t.Errorf("%d subscriptions left", got)
+				}
+				n.ExitContainer("pod-00000", "pod-00000-a", 0, "")
+				n.relist()
+			})
+		}
+	}
+}
+
+func TestSubscribeWithEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		sub := n.g.Subscribe(ctx, pleg.WithCapacity(1))
+		synctest.Wait()
+		want(t, "subscription", read(sub), "closed")
+	})
+}
+
+// The backlog counts a pod of which a part has been delivered.
+func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3")))
+		n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
+		n.relist()
+		if got := n.g.HealthReport().Backlog; got != 1 {
+			t.Errorf("a backlog of %d pods", got)
+		}
+	})
+}

@@ -1,0 +1,305 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 3: whoever receives an event finds its cause, or something newer, in the cache.
+func TestRule3EventComesAfterItsStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(40)...)
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 7*time.Millisecond)
+		n.Fail(plegtest.GetPodStatus, "pod-00003", errors.New("broken"))
+		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
+		n.start()
+		check := func(e *pleg.PodLifecycleEvent) {
+			t.Helper()
+			status, err := n.cache.Get(e.ID)
+			if e.ID == "pod-00003" {
+				if err == nil {
+					t.Errorf("%s: no error in the cache", line(e))
+				}
+				return
+			}
+			if status.TimeStamp.Before(e.ListedAt) {
+				t.Errorf("%s: listed at %v, the cache has %v", line(e), e.ListedAt, status.TimeStamp)
+			}
+			for _, c := range status.ContainerStatuses {
+				if c.ID.ID == e.Data && e.Type == pleg.ContainerDied && c.State != pleg.ContainerStateExited {
+					t.Errorf("%s: the cache has it %s", line(e), c.State)
+				}
+			}
+		}
+		for range 80 {
+			check(<-events)
+		}
+		for i := range 40 {
+			n.ExitContainer(types.UID(fmt.Sprintf("pod-%05d", i)), fmt.Sprintf("pod-%05d-a", i), 1, "Error")
+		}
+		for range 40 {
+			check(<-events)
+		}
+	})
+}
+
+// Rule 3 for inspections that fail: the error is there before the event.
+func TestRule3EventComesAfterItsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := plegtest.NewRuntime()
+		rt.SetPods(pods(10)...)
+		rt.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
+		cache := pleg.NewCache()
+		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		events := g.Subscribe(t.Context(), pleg.WithCapacity(-1))
+		g.Start(t.Context())
+		defer g.Stop()
+		for range 20 {
+			e := <-events
+			if _, err := cache.Get(e.ID); err == nil {
+				t.Errorf("%s: no error in the cache", line(e))
+			}
+		}
+	})
+}
+
+// Rule 3: an inspection that the next change has superseded still brings its status
+// before its events.
+func TestRule3SupersededStatusIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		time.Sleep(500 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		for _, id := range []string{"a2", "a3"} {
+			e := <-events
+			status, err := n.cache.Get("a")
+			if line(e) != "a Started "+id || err != nil || status.TimeStamp.Before(e.ListedAt) {
+				t.Errorf("%s, listed at %v, with a status of %v and %v", line(e), e.ListedAt, status.TimeStamp, err)
+			}
+		}
+	})
+}
+
+// Rules 3 and 6: where the clock stands still, so that two lists have the same time, a
+// superseded status is stored and announced as at any other time, and makes the pod no
+// fresher than its list.
+func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clocktesting.NewFakeClock(time.Now())
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		_ = g.Relist(t.Context())
+		read(events)
+		release := make(chan struct{})
+		wait := func(context.Context) error { <-release; return nil }
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
+		rt.ExitContainer("a", "a1", 7, "Error")
+		go func() { _ = g.Relist(t.Context()) }()
+		synctest.Wait()
+		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
+		go func() { _ = g.Relist(t.Context()) }()
+		synctest.Wait()
+		minTime := clk.Now()
+		clk.Step(500 * time.Millisecond)
+		go func() { _ = g.Relist(t.Context()) }() // which finds no change
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		if fresh(cache, "a", minTime) {
+			t.Error("a status from before the second list passes for fresh")
+		}
+		want(t, "events while the next inspection hangs", read(events), "a Died a1")
+		heal()
+		synctest.Wait()
+		want(t, "events", read(events), "a Started a2")
+		if s, err := cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 || s.ContainerStatuses[1].ExitCode != 7 {
+			t.Errorf("got %v %v", s, err)
+		}
+		g.Stop()
+	})
+}
+
+// A reinspection that a change has superseded at one instant of the clock has its
+// PodSync with the inspection that follows.
+func TestSupersededReinspectionAtOneInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, clk := plegtest.NewRuntime(), clocktesting.NewFakeClock(time.Now())
+		g := pleg.NewGenericPLEG(rt, 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
+		events := g.Watch()
+		rt.SetPods(bare("a", plegtest.Running("a1")))
+		_ = g.Relist(t.Context())
+		read(events)
+		release := make(chan struct{})
+		wait := func(context.Context) error { <-release; return nil }
+		rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Do: wait})
+		g.RequestReinspect("a")
+		go func() { _ = g.Relist(t.Context()) }()
+		synctest.Wait()
+		rt.ExitContainer("a", "a1", 7, "Error")
+		go func() { _ = g.Relist(t.Context()) }()
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		want(t, "events", read(events), "a Died a1", "a PodSync")
+		g.Stop()
+	})
+}
+
+// Rule 3: the PodSync of a reinspection comes with the inspection that was made for it,
+// also where a change has superseded that. The change comes with the next one.
+func TestRule3PodSyncComesWithItsInspection(t *testing.T) {
+	for name, changedAfter := range map[string]time.Duration{
+		"with the change":   0,
+		"before the change": 50 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(100 * time.Millisecond)
+				n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+				n.g.RequestReinspect("a")
+				time.Sleep(changedAfter)
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(99*time.Millisecond - changedAfter)
+				want(t, "before", read(events))
+				time.Sleep(2 * time.Millisecond)
+				want(t, "with the inspection", read(events), "a PodSync")
+				if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 {
+					t.Errorf("the cache has %v %v", s, err)
+				}
+				time.Sleep(98 * time.Millisecond)
+				want(t, "before the next", read(events))
+				time.Sleep(2 * time.Millisecond)
+				want(t, "with the next", read(events), "a Started a2")
+			})
+		})
+	}
+	t.Run("after the change", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.SetPods(bare("a", plegtest.Running("a1")))
+			events := n.g.Watch()
+			n.start()
+			read(events)
+			n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+			n.ExitContainer("a", "a1", 1, "")
+			n.g.RequestRelist("a")
+			time.Sleep(50 * time.Millisecond)
+			n.g.RequestReinspect("a")
+			time.Sleep(51 * time.Millisecond)
+			want(t, "with the inspection of the change", read(events), "a Died a1")
+			time.Sleep(98 * time.Millisecond)
+			want(t, "before the next", read(events))
+			time.Sleep(2 * time.Millisecond)
+			want(t, "with the next", read(events), "a PodSync")
+		})
+	})
+}
+
+// A reinspection that is requested during an inspection of the pod follows it.
+func TestRequestReinspectDuringInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		for range 150 {
+			n.g.RequestReinspect("a")
+		}
+		time.Sleep(time.Second / 2)
+		want(t, "events", read(events), "a Started a1", "a PodSync")
+		if got := n.PodCalls(plegtest.GetPodStatus, "a"); got != 2 {
+			t.Errorf("%d inspections", got)
+		}
+	})
+}
+
+// A PodSync has its own cause and list, even if it follows the inspection of a change;
+// the change after it has no PodSync.
+func TestPodSyncHasItsOwnCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
+		events := n.g.Watch()
+		n.start()
+		began := time.Now()
+		n.g.RequestReinspect("a")
+		time.Sleep(150 * time.Millisecond)
+		want(t, "the change", read(events), "a Started a1")
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		time.Sleep(60 * time.Millisecond)
+		e := <-events
+		if line(e) != "a PodSync" || e.Cause != pleg.CauseDemand || !e.ListedAt.Equal(began) {
+			t.Errorf("got %s because of %s, listed at %v", line(e), e.Cause, e.ListedAt)
+		}
+		if e.Data != nil || e.Pod == nil || e.IsSandbox() {
+			t.Errorf("got %+v", e)
+		}
+		time.Sleep(200 * time.Millisecond)
+		want(t, "the next change", read(events), "a Started a2")
+		time.Sleep(5 * time.Second)
+		n.g.RequestReinspect("a")
+		if e := <-events; line(e) != "a PodSync" || !e.ListedAt.Equal(began.Add(5*time.Second)) {
+			t.Errorf("got %s, listed at %v", line(e), e.ListedAt.Sub(began))
+		}
+	})
+}
+
+// Rule 3: an inspection that began before a request for another does not answer it, though its status
+// has another reason than before and so a PodSync.
+func TestRule3ReinspectionBesideLateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		read(events)
+		n.ExitContainer("a", "a1", 137, "OOMKilled") // the late reason
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 800 * time.Millisecond, Times: 1, Stale: true})()
+		time.Sleep(2 * time.Second) // the late inspection is in flight, and has read the runtime
+		n.ResetCalls()
+		if n.InFlight(plegtest.GetPodStatus) != 1 {
+			t.Fatal("no inspection is in flight")
+		}
+		n.SetIPs("a", "10.0.0.1")
+		n.g.RequestReinspect("a")
+		time.Sleep(time.Minute)
+		if n.PodCalls(plegtest.GetPodStatus, "a") == 0 {
+			t.Errorf("no inspection has begun after the request; events: %v", read(events))
+		}
+	})
+}

@@ -1,0 +1,286 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 8: a failing inspection does not hold back events, and is retried with a back-off
+// that doubles up to ten seconds. A success ends it.
+func TestRule8RetriesWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		var mu sync.Mutex
+		var attempts []time.Duration // guarded by mu
+		attempted := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(attempts)
+		}
+		failing := time.Now().Add(time.Second)
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			attempts = append(attempts, time.Since(failing))
+			return errors.New("broken")
+		}})
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		want(t, "events, though the inspection fails", read(events), "a Died a1")
+		if s, err := n.cache.Get("a"); err == nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
+			t.Errorf("not the last good status beside the error: %v %v", s, err)
+		}
+		time.Sleep(5 * time.Minute)
+		s := time.Second
+		after := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 25 * s, 35 * s, 45 * s, 55 * s}
+		if got := attempted(); !slices.Equal(got[:9], after) {
+			t.Errorf("attempts after %v", got)
+		}
+		// A change is inspected at once, whatever the back-off.
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		before := len(attempted())
+		time.Sleep(1100 * time.Millisecond)
+		if len(attempted()) == before {
+			t.Error("a change waited for the back-off")
+		}
+		heal()
+		time.Sleep(time.Minute)
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[1].ExitCode != 3 {
+			t.Errorf("no status after the recovery: %v %v", s, err)
+		}
+		want(t, "the change, and the recovery", read(events), "a Started a2", "a PodSync")
+		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
+			t.Errorf("still reported: %v", got)
+		}
+	})
+}
+
+// Rules 8 and 12: a pod whose inspections hung until their deadlines is inspected again within
+// ten seconds of the runtime's recovery.
+func TestRule8HungPodIsInspectedAgainSoon(t *testing.T) {
+	const look = 100 * time.Millisecond // between two looks
+	const within = 10 * time.Second
+	for _, count := range []int{1, 2} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(count)...)
+				heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+				n.start()
+				time.Sleep(30 * time.Minute)
+				for n.InFlight(plegtest.GetPodStatus) == 0 {
+					time.Sleep(look)
+				}
+				for n.InFlight(plegtest.GetPodStatus) > 0 {
+					time.Sleep(look)
+				}
+				heal() // while it waits for another
+				healed := time.Now()
+				for _, err := n.cache.Get("pod-00000"); err != nil; _, err = n.cache.Get("pod-00000") {
+					time.Sleep(look)
+				}
+				if took := time.Since(healed); took > within+look {
+					t.Errorf("of %d pods: inspected again after %v", count, took)
+				}
+			})
+		})
+	}
+}
+
+// Rules 7 and 8: requests that come faster than lists are made do not keep a pod from being
+// inspected again.
+func TestRule8RetriesBesideRequests(t *testing.T) {
+	wrong := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
+	for name, first := range map[string]func() (*pleg.PodStatus, error){
+		"fails":       func() (*pleg.PodStatus, error) { return nil, errors.New("broken") },
+		"contradicts": func() (*pleg.PodStatus, error) { return statusOf(wrong), nil },
+	} {
+		for _, listsPods := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				const listing = 5 * time.Millisecond
+				pod := bare("a", plegtest.Running("a1"))
+				inspections := 0
+				rt := &scripted{
+					pods: func() ([]*pleg.Pod, error) { time.Sleep(listing); return []*pleg.Pod{pod}, nil },
+					pod:  func(types.UID) (*pleg.Pod, error) { time.Sleep(listing); return pod, nil },
+					status: func(p *pleg.Pod) (*pleg.PodStatus, error) {
+						if inspections++; inspections == 1 {
+							return first()
+						}
+						return statusOf(p), nil
+					},
+				}
+				n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
+					if listsPods {
+						return rt
+					}
+					return struct{ pleg.Runtime }{rt}
+				})
+				n.start()
+				time.Sleep(500 * time.Millisecond)
+				for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(time.Millisecond) {
+					n.g.RequestRelist("a")
+				}
+				if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 1 {
+					t.Errorf("%s, listing one pod %v: after %d inspections %v %v", name, listsPods, inspections, s, err)
+				}
+			})
+		}
+	}
+}
+
+// Rules 8 and 12 with a long period: the back-off and the deadline do not depend on
+// it. Without GetPod the next full list has the pod inspected again.
+func TestRule8And12LongPeriod(t *testing.T) {
+	asItIs := func(rt *plegtest.Runtime) pleg.Runtime { return rt }
+	for _, c := range []struct {
+		wrap     func(*plegtest.Runtime) pleg.Runtime
+		period   time.Duration
+		expected []time.Duration // seconds
+	}{
+		{asItIs, 40, []time.Duration{0, 40, 80, 120, 160}},
+		{polling, 40, []time.Duration{0, 40, 80, 120, 160}},
+		{asItIs, 70, []time.Duration{0, 70, 140}},
+		{polling, 70, []time.Duration{0, 70, 140}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+			rt.SetPods(pods(1)...)
+			period := c.period * time.Second
+			g := pleg.NewGenericPLEG(c.wrap(rt), 0, period, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+			began := time.Now()
+			attempts := make(chan time.Duration, 100)
+			heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+				attempts <- time.Since(began) / time.Second
+				return errors.New("broken")
+			}})
+			g.Start(t.Context())
+			time.Sleep(170 * time.Second)
+			g.Stop()
+			var got []time.Duration
+			for len(attempts) > 0 {
+				got = append(got, <-attempts)
+			}
+			if !slices.Equal(got, c.expected) {
+				t.Errorf("a period of %v: attempts after %d s, not %d", period, got, c.expected)
+			}
+			heal()
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+		rt.SetPods(pods(1)...)
+		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		defer rt.Hang(plegtest.GetPodStatus, plegtest.AnyPod)()
+		g.Start(t.Context())
+		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
+		if _, err := cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error is %v", err)
+		}
+		g.Stop()
+	})
+}
+
+// Rule 8: a change during an inspection that fails is inspected at once; and a reader of
+// a pod that fails gets its answer at once.
+func TestRule8FailureHoldsBackNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(200 * time.Millisecond)
+		n.Inject(plegtest.Fault{
+			Method: plegtest.GetPodStatus, Times: 1, Delay: 100 * time.Millisecond, Err: errors.New("broken"),
+		})
+		n.g.RequestReinspect("a")
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		n.g.RequestRelist("a")
+		time.Sleep(60 * time.Millisecond)
+		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 3 {
+			t.Errorf("the cache has %v %v", s, err)
+		}
+		n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a")
+		synctest.Wait()
+		before := time.Now()
+		if _, err := n.cache.GetNewerThan("a", before.Add(-1)); err == nil || time.Since(before) > time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(before))
+		}
+	})
+}
+
+// Rule 8: the count of failures and the time of a hang begin anew with each success,
+// even if the next inspection follows at once; and each PodSync is one.
+func TestRule8SuccessBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		var calls atomic.Int32
+		ctx, cancel := context.WithCancel(t.Context())
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
+			switch calls.Add(1) {
+			case 1:
+				return errors.New("broken")
+			case 2:
+				time.Sleep(100 * time.Millisecond)
+			case 3:
+				<-ctx.Done()
+			}
+			return nil
+		}})
+		n.start()
+		began := time.Now()
+		time.Sleep(1050 * time.Millisecond)
+		read(events)
+		n.g.RequestReinspect("a")
+		time.Sleep(1500 * time.Millisecond)
+		got := n.g.HealthReport().FailingPods
+		if len(got) != 1 || !got[0].HangingSince.Equal(began.Add(1100*time.Millisecond)) || got[0].Failures != 0 {
+			t.Errorf("reported: %+v", got)
+		}
+		n.g.RequestReinspect("a")
+		cancel()
+		synctest.Wait()
+		want(t, "events: the recovery, and two of their own", read(events), "a PodSync", "a PodSync", "a PodSync")
+	})
+}
+
+// Rule 8: an error stands beside the last good status, and readers get both.
+func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
+	broken := errors.New("broken")
+	c := pleg.NewCache()
+	c.Set("a", status("a", "good"), nil, at(1))
+	c.Set("a", nil, broken, at(2))
+	c.Set("b", nil, broken, at(2))
+	if s, err := c.GetNewerThan("a", at(1)); s.Name != "good" || !errors.Is(err, broken) {
+		t.Errorf("got %v, %v", s, err)
+	}
+	if s, err := c.GetNewerThan("b", at(1)); s == nil || s.ID != "b" || !errors.Is(err, broken) {
+		t.Errorf("got %v, %v", s, err)
+	}
+	c.Set("a", status("a", "good again"), nil, at(3))
+	if s, err := c.Get("a"); s.Name != "good again" || err != nil {
+		t.Errorf("got %v, %v", s, err)
+	}
+}

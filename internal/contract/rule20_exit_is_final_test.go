@@ -1,0 +1,449 @@
+package contract_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 20: a status tells an exit that no list has shown, and that no list can show.
+func TestRule20StatusAheadOfTheLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		heal := n.wedged()
+		time.Sleep(1500 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		want(t, "told by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
+		heal() // the list is from before
+		time.Sleep(10 * time.Second)
+		want(t, "told by the lists", readStatuses(events))
+		n.RemoveContainer("a", "a1")
+		time.Sleep(2 * time.Second)
+		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+	})
+}
+
+// Rule 20: what the cache shows exited is never shown running again by a status from before.
+func TestRule20StatusNeverGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
+		before := statusOf(n.Pod("a"))
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		want(t, "the death", readStatuses(events), "a Died a1 exited 3 Error")
+		n.SetStatus("a", before)
+		for range 3 {
+			n.g.RequestReinspect("a")
+			time.Sleep(2 * time.Second)
+			if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
+				t.Errorf("the cache has a1 %s", got)
+			}
+		}
+		want(t, "reinspected", readStatuses(events),
+			"a PodSync without status", "a PodSync without status", "a PodSync without status")
+	})
+}
+
+// Rule 20 ends where a status shows a start later than the exit: the runtime has started the
+// container again under its ID.
+func TestRule20StartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
+		n.ExitContainer("a", "a1", 3, "Error")
+		ended := statusOf(n.Pod("a"))
+		ended.ContainerStatuses[0].FinishedAt = time.Now()
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		n.SetStatus("a", ended)
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		want(t, "ended", read(events), "a Died a1", "a PodSync")
+		time.Sleep(1500 * time.Millisecond)
+		again := statusOf(n.Pod("a"))
+		again.ContainerStatuses[0].StartedAt = time.Now()
+		n.SetStatus("a", again)
+		n.g.RequestReinspect("a")
+		time.Sleep(5 * time.Second)
+		want(t, "started again", read(events), "a PodSync", "a Started a1")
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 20 ends with a status that shows a later start, and the pod is inspected for that: no list shows
+// that a container has exited and was started again under its ID between two of them.
+func TestRule20StartedAgainBehindTheLists(t *testing.T) {
+	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+				time.Sleep(300 * time.Millisecond)
+				ended := statusOf(n.Pod("a"))
+				ended.ContainerStatuses[0].State = pleg.ContainerStateExited
+				ended.ContainerStatuses[0].Reason = "Completed"
+				ended.ContainerStatuses[0].FinishedAt = time.Now()
+				if sendExit {
+					n.EmitExit(exitOf("a1", 0))
+				} else {
+					n.SetStatus("a", ended)
+					n.g.RequestReinspect("a")
+				}
+				synctest.Wait()
+				time.Sleep(1100 * time.Millisecond)
+				again := statusOf(n.Pod("a")) // runs again, as every list shows
+				again.ContainerStatuses[0].StartedAt = time.Now()
+				n.SetStatus("a", again)
+				time.Sleep(time.Hour)
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s; events: %v", got, read(events))
+				}
+			})
+		})
+	}
+}
+
+// Rule 20: a container that runs again under its ID has not ended as in its earlier life, also where no
+// inspection has shown the new one: not by an exit event, not when it is gone, and not in the metrics.
+func TestRule20EndOfAnEarlierLife(t *testing.T) {
+	for name, c := range map[string]struct {
+		end     func(n *node, earlier pleg.ContainerExit)
+		lines   []string
+		counted map[string]float64
+	}{
+		"exit event": {func(n *node, _ pleg.ContainerExit) { n.EmitExit(exitOf("a1", 2)) },
+			[]string{"a Died a1 exited 2 Error"}, map[string]float64{"Completed": 1}},
+		"late exit event": {func(n *node, earlier pleg.ContainerExit) { n.EmitExit(earlier) },
+			nil, map[string]float64{"Completed": 1}},
+		"gone": {func(n *node, _ pleg.ContainerExit) { n.RemovePod("a") },
+			[]string{"a Died a1 running", "a Removed a1 running"}, map[string]float64{"Completed": 1, "unseen": 1}},
+		"list": {func(n *node, _ pleg.ContainerExit) { n.ExitContainer("a", "a1", 2, "Error") },
+			[]string{"a Died a1 running"}, map[string]float64{"Completed": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				n.ExitContainer("a", "a1", 0, "Completed")
+				earlier := exitOf("a1", 0)
+				time.Sleep(10 * time.Second)
+				want(t, "the earlier life", readStatuses(events), "a Started a1 running", "a Died a1 exited 0 Completed")
+				heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				time.Sleep(2 * time.Second)
+				want(t, "started again", readStatuses(events), "a Started a1 running")
+				c.end(n, earlier)
+				time.Sleep(2 * time.Second)
+				want(t, "ended again", readStatuses(events), c.lines...)
+				wantExits(t, reg, "deaths", c.counted)
+				heal()
+			})
+		})
+	}
+}
+
+// Rule 20: a container that exits before any list has shown it, and is started again under its ID, is no
+// reason to ask the runtime as fast as it answers.
+func TestRule20StartedAgainBeforeItsList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listing)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		defer n.HangIgnoringCancel(plegtest.GetPods, "")()
+		time.Sleep(1500 * time.Millisecond)
+		n.EmitExit(exitOf("a2", 1)) // created and exited since the last list
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning) // started again
+		n.Delay(plegtest.GetPod, "", 5*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "", 5*time.Millisecond)
+		n.ResetCalls()
+		n.g.RequestRelist("a")
+		time.Sleep(time.Minute)
+		if lists, inspections := n.Calls(plegtest.GetPod), n.Calls(plegtest.GetPodStatus); lists > 60 || inspections > 60 {
+			t.Errorf("%d lists of the pod and %d inspections in a minute", lists, inspections)
+		}
+	})
+}
+
+// Rule 20: containerd sets StartedAt when its task has been started, so that by the two times a process
+// that ends at once has exited before it has started. A status from in between, which shows it running,
+// is none of another start.
+func TestRule20ExitBeforeItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &restarting{Runtime: plegtest.NewRuntime(), started: map[string]time.Time{}, finished: map[string]time.Time{}}
+		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
+			return struct {
+				pleg.Runtime
+				pleg.PodGetter
+				pleg.ExitSource
+			}{rt, rt, rt}
+		})
+		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Created("a2")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(300 * time.Millisecond)
+		read(events)
+		rt.EmitExit(exitOf("a2", 1))
+		synctest.Wait()
+		rt.mu.Lock()
+		rt.finished["a2"] = time.Now()
+		time.Sleep(2 * time.Millisecond)
+		rt.started["a2"] = time.Now()
+		rt.mu.Unlock()
+		rt.SetContainer("a", "a2", pleg.ContainerStateRunning) // CRI knows of the start, and not of the exit
+		n.g.RequestReinspect("a")
+		time.Sleep(10 * time.Millisecond)
+		rt.ExitContainer("a", "a2", 1, "Error")
+		time.Sleep(10 * time.Second)
+		want(t, "events", read(events), "a Died a2", "a PodSync")
+	})
+}
+
+// restarting is a runtime that says when containers have started and ended.
+type restarting struct {
+	*plegtest.Runtime
+	mu                sync.Mutex
+	started, finished map[string]time.Time
+}
+
+func (s *restarting) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	status, err := s.Runtime.GetPodStatus(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range status.ContainerStatuses {
+		c.StartedAt = s.started[c.ID.ID]
+		if c.State == pleg.ContainerStateExited {
+			c.FinishedAt = s.finished[c.ID.ID]
+		}
+	}
+	return status, nil
+}
+
+// Rule 20: a container is started again under its ID within a second of its end. An exit event of its earlier
+// life that comes now, for the first or the second time, is no death. The end of the new life is one, and each
+// life is counted once.
+func TestRule20LateExitOfAShortPause(t *testing.T) {
+	for name, twice := range map[string]bool{"late": false, "twice": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
+				time.Sleep(300 * time.Millisecond)
+				earlier := exitOf("a1", 1)
+				n.ExitContainer("a", "a1", 1, "Error")
+				if twice {
+					n.EmitExit(earlier)
+				} else {
+					n.g.RequestRelist("a")
+				}
+				time.Sleep(200 * time.Millisecond)
+				want(t, "the end", readStatuses(events), "a Died a1 exited 1 Error")
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(3 * time.Second)
+				want(t, "started again", readStatuses(events), "a Started a1 running")
+				n.EmitExit(earlier)
+				time.Sleep(time.Hour)
+				want(t, "the event of the earlier life", readStatuses(events))
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s", got)
+				}
+				n.ExitContainer("a", "a1", 2, "Error")
+				n.EmitExit(exitOf("a1", 2))
+				time.Sleep(time.Minute)
+				want(t, "the end of the new life", readStatuses(events), "a Died a1 exited 2 Error")
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 2})
+			})
+		})
+	}
+}
+
+// Rule 20: no inspection has shown the end of a life before its container was started again under its ID. What
+// shows that end late, an exit event or an inspection that began before, is no death of the new life.
+func TestRule20EndThatWasNotSeen(t *testing.T) {
+	for name, stale := range map[string]bool{"an exit event": false, "an inspection": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
+				time.Sleep(300 * time.Millisecond)
+				fault := plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Err: errors.New("broken")}
+				if stale {
+					fault = plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 500 * time.Millisecond}
+				}
+				defer n.Inject(fault)()
+				n.ExitContainer("a", "a1", 1, "Error")
+				earlier := exitOf("a1", 1)
+				n.g.RequestRelist("a")
+				time.Sleep(200 * time.Millisecond)
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(3 * time.Second)
+				if !stale {
+					n.EmitExit(earlier)
+				}
+				time.Sleep(time.Hour)
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+					t.Errorf("an hour later the cache has a1 %s; events: %v", got, readStatuses(events))
+				}
+				wantExits(t, reg, "deaths", map[string]float64{"unseen": 1})
+			})
+		})
+	}
+}
+
+// Rule 20: a container ended and was started again under its ID between two lists, and an inspection has shown
+// the new life. A late exit event of the earlier life is no death.
+func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(1300 * time.Millisecond)
+		earlier := exitOf("a1", 1)
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		n.g.RequestReinspect("a")
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(earlier)
+		time.Sleep(time.Hour)
+		want(t, "events", readStatuses(events), "a PodSync without status")
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("an hour later the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 20: a list that does not know the state of a container takes nothing away from its end.
+func TestRule20UnknownStateAfterAnExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		n.ExitContainer("a", "a1", 2, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetContainer("a", "a1", pleg.ContainerStateUnknown)
+		time.Sleep(2 * time.Second)
+		n.RemoveContainer("a", "a1")
+		time.Sleep(5 * time.Second)
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+		heal()
+	})
+}
+
+// Rule 20: a start and an end are never compared. A runtime that is short of CPU stamps the start of a
+// short-lived container seconds after its end. Lists and statuses show the container running for a while after
+// its exit event. That is one life and one death.
+func TestRule20StartStampedAfterTheEnd(t *testing.T) {
+	for name, skew := range startedAfterItsEnd {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetricsOf(t, listing)
+				set := func(state pleg.State, finished time.Time) {
+					pod, status := shortLived(state, finished, skew)
+					n.SetPods(pod)
+					n.SetStatus("a", status)
+				}
+				set(pleg.ContainerStateCreated, time.Time{})
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(100 * time.Millisecond)
+				exit := exitOf("a1", 3)
+				n.EmitExit(exit)
+				synctest.Wait()
+				set(pleg.ContainerStateRunning, exit.FinishedAt)
+				time.Sleep(2500 * time.Millisecond)
+				set(pleg.ContainerStateExited, exit.FinishedAt)
+				time.Sleep(time.Minute)
+				want(t, "events", readStatuses(events), "a Died a1 exited 3 Error")
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
+					t.Errorf("a minute later the cache has a1 %s", got)
+				}
+			})
+		})
+	}
+}
+
+// Rule 20: an inspection shows a container exited before any list has shown it. A list that began earlier shows
+// it running, and then it is gone. Its death and its removal have the status that was seen, also if another
+// inspection has shown it gone before that list completes.
+func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
+	for name, inspections := range map[string]int{"one inspection": 1, "two inspections": 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				time.Sleep(300 * time.Millisecond)
+				n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Stale: true, Times: 1})
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(50 * time.Millisecond)
+				n.ExitContainer("a", "a2", 3, "Error")
+				for range inspections {
+					n.g.RequestReinspect("a")
+					time.Sleep(50 * time.Millisecond)
+					n.RemoveContainer("a", "a2")
+				}
+				time.Sleep(time.Minute)
+				got := slices.DeleteFunc(readStatuses(events), func(s string) bool { return s == "a PodSync without status" })
+				want(t, "events", got, "a Died a2 exited 3 Error", "a Removed a2 exited 3 Error")
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+			})
+		})
+	}
+}
+
+// Rule 20: what is kept of exited containers that statuses alone show is bounded.
+func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
+	var calls atomic.Int64
+	pod := bare("a", plegtest.Running("a1"))
+	s := &scripted{
+		pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{pod}, nil },
+		status: func(*pleg.Pod) (*pleg.PodStatus, error) {
+			status := statusOf(pod)
+			for range 100 {
+				x := plegtest.Exited(fmt.Sprintf("x%d", calls.Add(1)))
+				status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{ID: x.ID, State: x.State})
+			}
+			return status, nil
+		},
+	}
+	g := pleg.NewGenericPLEG(struct{ pleg.Runtime }{s}, 0, 0, pleg.NewCache(), clock.RealClock{},
+		pleg.WithLogger(logr.Discard()))
+	defer g.Stop()
+	inspect := func(times int) {
+		for range times {
+			g.RequestReinspect("a")
+			_ = g.Relist(t.Context())
+		}
+	}
+	inspect(500) // the look-ups keep 10,000 of the containers that are gone
+	before := heapInUse()
+	inspect(500)
+	if grown := heapInUse() - before; grown > 1<<20 {
+		t.Errorf("after 500 inspections the heap has grown by %d bytes", grown)
+	}
+}

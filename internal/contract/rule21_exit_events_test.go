@@ -1,0 +1,527 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
+// replaces it, with a PodSync if it says something else. Nothing else of the pod becomes fresher.
+func TestRule21ExitEvent(t *testing.T) {
+	for name, c := range map[string]struct {
+		code      int
+		reason    string // the runtime's
+		told      string
+		confirmed []string
+	}{
+		"Completed": {0, "Completed", "exited 0 Completed", nil},
+		"Error":     {3, "Error", "exited 3 Error", nil},
+		"OOMKilled": {137, "OOMKilled", "exited 137 Error", []string{"a PodSync exited 137 OOMKilled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events := watch(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+				heal := n.wedged()
+				time.Sleep(1500 * time.Millisecond)
+				minTime := time.Now().Add(-time.Nanosecond)
+				n.EmitExit(exitOf("a1", c.code))
+				synctest.Wait()
+				e := <-events
+				want(t, "told", []string{withStatus(e)}, "a Died a1 "+c.told)
+				if s := e.Status; !s.Unconfirmed || !s.FinishedAt.Equal(time.Now()) || e.Cause != pleg.CauseExit {
+					t.Errorf("because of %s, %+v", e.Cause, s)
+				}
+				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code || !s.Unconfirmed {
+					t.Errorf("the cache has %+v", s)
+				}
+				if fresh(n.cache, "a", minTime) {
+					t.Error("the pod is fresher")
+				}
+				time.Sleep(time.Millisecond)
+				n.EmitExit(exitOf("a1", 255)) // again, by another witness: the first counts
+				time.Sleep(5 * time.Second)
+				want(t, "told again", readStatuses(events))
+				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code {
+					t.Errorf("after another event the cache has %+v", s)
+				}
+				n.ExitContainer("a", "a1", c.code, c.reason)
+				heal()
+				time.Sleep(10 * time.Second)
+				want(t, "confirmed", readStatuses(events), c.confirmed...)
+				for _, s := range mustGet(t, n.cache).ContainerStatuses {
+					if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != c.reason || s.ExitCode != c.code) {
+						t.Errorf("the cache has %+v", s)
+					}
+				}
+				n.RemovePod("a")
+				time.Sleep(2 * time.Second)
+				want(t, "the end", readStatuses(events), fmt.Sprintf("a Removed a1 exited %d %s", c.code, c.reason),
+					"a Died a2 running", "a Removed a2 running")
+			})
+		})
+	}
+}
+
+// Rule 21: an exit event may come before any list has shown its container, and before the pod is
+// inspected for the first time; it may be of nothing that is listed, of a sandbox, or late.
+func TestRule21ExitEventAtAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
+		n.EmitExit(exitOf("b1", 5)) // CRI shows it later
+		n.EmitExit(exitOf("nobody's", 5))
+		n.EmitExit(exitOf("a-sandbox", 0))
+		synctest.Wait()
+		n.SetPod(bare("b", plegtest.Running("b1"), plegtest.Running("b2")))
+		time.Sleep(2 * time.Second)
+		want(t, "before its list", readStatuses(events), "b Died b1 exited 5 Error", "b Started b2 running")
+		defer n.Inject(plegtest.Fault{
+			Method: plegtest.GetPodStatus, PodUID: "c", Delay: 500 * time.Millisecond, Times: 1, Stale: true,
+		})()
+		n.SetPod(bare("c", plegtest.Running("c1"), plegtest.Running("c2")))
+		n.g.RequestRelist("c")
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("c1", 6))
+		time.Sleep(time.Second)
+		want(t, "before its inspection", readStatuses(events), "c Died c1 exited 6 Error", "c Started c2 running")
+		n.ExitContainer("c", "c2", 7, "Error")
+		time.Sleep(2 * time.Second)
+		n.EmitExit(exitOf("c2", 8))
+		time.Sleep(2 * time.Second)
+		want(t, "late", readStatuses(events), "c Died c2 exited 7 Error")
+	})
+}
+
+// Rule 21: an exit event comes before any list has shown its container. The list that is the first to show the
+// container overlaps with another, and an inspection that began earlier returns before the next list. The death
+// has its code, and the cache never shows the container running.
+func TestRule21EarlyExitBesideOverlappingLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(900 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 200 * time.Millisecond, Stale: true, Times: 1})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Delay: 200 * time.Millisecond, Times: 2})
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Stale: true, Times: 1})
+		time.Sleep(150 * time.Millisecond) // the full list is in flight
+		n.EmitExit(exitOf("a2", 3))
+		time.Sleep(50 * time.Millisecond)
+		n.g.RequestRelist("a")
+		n.g.RequestReinspect("a")
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a2", pleg.ContainerStateRunning) // as a runtime that is short of CPU shows it
+		for range 200 {
+			time.Sleep(10 * time.Millisecond)
+			if got := states(t, n.cache)["a2"]; got == pleg.ContainerStateRunning {
+				t.Fatalf("the cache has a2 running; events: %v", readStatuses(events))
+			}
+		}
+		got := readStatuses(events)
+		slices.Sort(got) // the list and the inspection may return in either order
+		want(t, "events", got, "a Died a2 exited 3 Error", "a PodSync without status")
+		n.ExitContainer("a", "a2", 3, "Error")
+		time.Sleep(time.Minute)
+		want(t, "confirmed", readStatuses(events))
+	})
+}
+
+// Rule 21: an exit event comes after a list has shown its container gone, and before the pod's inspection. The
+// death and the removal have the exit, and it is counted by its reason.
+func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		time.Sleep(300 * time.Millisecond)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
+		n.RemoveContainer("a", "a1")
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 3))
+		time.Sleep(time.Minute)
+		want(t, "events", readStatuses(events), "a Died a1 exited 3 Error", "a Removed a1 exited 3 Error")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+	})
+}
+
+// Rule 21: an exit event is of a container that is new in its pod, whose inspection hangs. The death is
+// delivered at once if the inspection is slow, and else when it is, and not at its deadline.
+func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
+	for name, after := range map[string]time.Duration{
+		"slow": 1500 * time.Millisecond, "not yet slow": 100 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events := watch(t, bare("a", plegtest.Running("a1")))
+				time.Sleep(300 * time.Millisecond)
+				defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
+				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
+				n.g.RequestRelist("a")
+				time.Sleep(after)
+				n.EmitExit(exitOf("a2", 3))
+				time.Sleep(max(0, pleg.DefaultRelistPeriod-after))
+				synctest.Wait()
+				want(t, "events", readStatuses(events), "a Died a2 exited 3 Error")
+			})
+		})
+	}
+}
+
+// Rule 21: more exit events wait than a step takes. The pods of the rest are listed, or all pods if an event
+// names none: their deaths do not wait for the period.
+func TestRule21ManyExitsInOneStep(t *testing.T) {
+	const pods, taken = 20, 10_000
+	for name, named := range map[string]bool{"with their pods": true, "without pods": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := plegtest.NewRuntime()
+				exit := func(pod int) pleg.ContainerExit {
+					exit := exitOf(fmt.Sprintf("pod-%02d-1", pod), 1)
+					if named {
+						exit.PodUID = types.UID(fmt.Sprintf("pod-%02d", pod))
+					}
+					return exit
+				}
+				for i := range pods {
+					uid := fmt.Sprintf("pod-%02d", i)
+					rt.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+				}
+				busy, release := false, make(chan struct{})
+				logger := slowLogger("Relisting", func() {
+					if busy {
+						<-release
+					}
+				})
+				g := pleg.NewGenericPLEG(listing(rt), 0, time.Minute, pleg.NewCache(), clock.RealClock{},
+					pleg.WithLogger(logger))
+				events := g.Watch()
+				g.Start(t.Context())
+				t.Cleanup(g.Stop)
+				synctest.Wait()
+				read(events)
+				time.Sleep(time.Second)
+				busy = true
+				g.RequestRelist("pod-00") // has the loop wait for the logger
+				synctest.Wait()
+				for range taken {
+					rt.EmitExit(exit(0))
+				}
+				for i := range pods {
+					rt.EmitExit(exit(i))
+					rt.ExitContainer(types.UID(fmt.Sprintf("pod-%02d", i)), exit(i).ContainerID, 1, "Completed")
+				}
+				synctest.Wait()
+				busy = false
+				close(release)
+				time.Sleep(10 * time.Second)
+				died := 0
+				for len(events) > 0 {
+					if e := <-events; e.Type == pleg.ContainerDied {
+						died++
+					}
+				}
+				if died != pods {
+					t.Errorf("%d of %d deaths are delivered", died, pods)
+				}
+			})
+		})
+	}
+}
+
+// storming is a runtime whose exits come as fast as they are taken.
+type storming struct {
+	pleg.Runtime
+	exits chan []pleg.ContainerExit
+}
+
+func (s storming) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
+	connected()
+	for {
+		select {
+		case exits := <-s.exits:
+			for _, exit := range exits {
+				observe(exit)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// exitsCost returns how long exit events take beside some pods: many of containers that nobody knows, and one in
+// the first pod. It is the least of some attempts, without the garbage collector.
+func exitsCost(t *testing.T, pods int) (least time.Duration) {
+	t.Helper()
+	const unknown = 1000
+	rt := plegtest.NewRuntime()
+	for i := range pods {
+		uid := fmt.Sprintf("pod-%05d", i)
+		rt.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-a")))
+	}
+	s := storming{rt.Plain(), make(chan []pleg.ContainerExit)}
+	g := pleg.NewGenericPLEG(s, 2*pods, time.Minute, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	events := g.Watch()
+	g.Start(t.Context())
+	defer g.Stop()
+	for range pods {
+		<-events
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for attempt := range 5 {
+		exits := make([]pleg.ContainerExit, unknown, unknown+1)
+		for i := range exits {
+			exits[i] = exitOf(fmt.Sprintf("unknown-%d-%d", attempt, i), 1)
+		}
+		known := fmt.Sprintf("pod-%05d-a", attempt)
+		began := time.Now()
+		s.exits <- append(exits, exitOf(known, 1))
+		for e := <-events; e.Data != known; {
+			e = <-events
+		}
+		if took := time.Since(began); least == 0 || took < least {
+			least = took
+		}
+	}
+	return least
+}
+
+// Rule 21: what an exit event costs does not depend on the number of pods.
+func TestRule21CostOfAnExit(t *testing.T) {
+	const few, many, most = 250, 4_000, 10
+	small, large := exitsCost(t, few), exitsCost(t, many)
+	if large > most*small {
+		t.Errorf("1,001 exit events take %v beside %d pods, and %v beside %d", small, few, large, many)
+	}
+	t.Logf("%v beside %d pods, %v beside %d", small, few, large, many)
+}
+
+// Rule 21: the runtime's own status comes also where an inspection was in flight, and had read the
+// runtime before, when the exit was told.
+func TestRule21ConfirmingInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		time.Sleep(100 * time.Millisecond)
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 500 * time.Millisecond, Times: 1, Stale: true})()
+		n.g.RequestReinspect("a") // any inspection: of a sibling that has changed, a late reason, a canary
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 137))
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		time.Sleep(10 * time.Minute)
+		want(t, "events", readStatuses(events),
+			"a Died a1 exited 137 Error", "a PodSync without status", "a PodSync exited 137 OOMKilled")
+		for _, s := range mustGet(t, n.cache).ContainerStatuses {
+			if s.ID.ID == "a1" && (s.Unconfirmed || s.Reason != "OOMKilled") {
+				t.Errorf("ten minutes later the cache has reason %s, unconfirmed %v", s.Reason, s.Unconfirmed)
+			}
+		}
+	})
+}
+
+// Rule 20: an exit event that comes again, or late, after the container was started again under its
+// ID is of the earlier life.
+func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		exit := exitOf("a1", 1)
+		n.EmitExit(exit)
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(5 * time.Second)
+		want(t, "the end", read(events), "a Died a1")
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(5 * time.Second)
+		want(t, "started again", read(events), "a Started a1")
+		n.EmitExit(exit)
+		time.Sleep(time.Hour)
+		want(t, "the late event", read(events))
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("an hour later the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 21: an exit is told at once also where the node's clock was set back since the container was
+// started, and a status from before does not take it back.
+func TestRule21ClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listing)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		started := statusOf(n.Pod("a"))
+		started.ContainerStatuses[0].StartedAt = time.Now().Add(time.Hour)
+		n.SetStatus("a", started)
+		events := n.g.Watch()
+		n.start()
+		want(t, "first", read(events), "a Started a1")
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 1))
+		synctest.Wait()
+		want(t, "the exit", read(events), "a Died a1")
+		time.Sleep(time.Minute) // lists and statuses show it running
+		want(t, "more", read(events))
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
+			t.Errorf("a minute later the cache has a1 %s", got)
+		}
+	})
+}
+
+// Rule 21: an exit event came before any list has shown its container. The runtime's own status of the
+// container stays when another list shows it running.
+func TestRule21RuntimesStatusStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a2", 137))
+		synctest.Wait()
+		both := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
+		status := statusOf(both)
+		*status.ContainerStatuses[1] = pleg.Status{
+			ID: status.ContainerStatuses[1].ID, Name: "a2", State: pleg.ContainerStateExited, ExitCode: 137, Reason: "OOMKilled",
+		}
+		n.SetStatus("a", status)
+		n.SetPod(both)
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		n.RemoveContainer("a", "a2")
+		n.SetStatus("a", nil)
+		n.g.RequestRelist("a")
+		time.Sleep(5 * time.Second)
+		got := readStatuses(events)
+		if last := got[len(got)-1]; last != "a Removed a2 exited 137 OOMKilled" {
+			t.Errorf("the events are\n%s", strings.Join(got, "\n"))
+		}
+	})
+}
+
+// Rule 21: the status of an exit event has what the runtime knows: what the list shows and, as soon as
+// the pod is inspected, all that the runtime says of it while it does not know of the exit.
+func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
+	for name, started := range map[string]time.Time{"gone before it is inspected": {}, "inspected": time.Unix(7, 0)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events := watch(t, bare("a", plegtest.Running("a1")))
+				n.EmitExit(exitOf("a2", 137))
+				synctest.Wait()
+				second := plegtest.Running("a2")
+				second.Attempt = 4
+				both := bare("a", second, plegtest.Running("a1"))
+				status := statusOf(both)
+				status.ContainerStatuses[0].RestartCount, status.ContainerStatuses[0].StartedAt = 4, started
+				if started.IsZero() {
+					status.ContainerStatuses = status.ContainerStatuses[1:]
+				}
+				n.SetStatus("a", status)
+				n.SetPod(both)
+				n.g.RequestRelist("a")
+				time.Sleep(time.Second)
+				told := 0
+				for len(events) > 0 {
+					e := <-events
+					if e.Data != "a2" {
+						continue
+					}
+					told++
+					if s := e.Status; s == nil || !s.Unconfirmed || s.ExitCode != 137 || s.RestartCount != 4 ||
+						!s.StartedAt.Equal(started) {
+						t.Errorf("%v with %+v", line(e), s)
+					}
+				}
+				if told == 0 {
+					t.Error("it is not told")
+				}
+			})
+		})
+	}
+}
+
+// Rule 21: the runtime's own status may say more than code and reason: its message, which the kubelet's
+// runtime reads from the container's termination log, comes with a PodSync.
+func TestRule21MessageOfAnExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 1))
+		synctest.Wait()
+		want(t, "told by the event", readNews(events), "a Died a1")
+		dead := bare("a", plegtest.Exited("a1"))
+		status := statusOf(dead)
+		status.ContainerStatuses[0].ExitCode, status.ContainerStatuses[0].Reason = 1, "Error"
+		status.ContainerStatuses[0].Message = "no such database"
+		n.SetStatus("a", status)
+		n.SetPod(dead)
+		time.Sleep(time.Second)
+		var told []string
+		for len(events) > 0 {
+			if e := <-events; e.Type == pleg.PodSync {
+				told = append(told, e.Container.ID.ID+": "+e.Status.Message)
+			}
+		}
+		want(t, "PodSyncs", told, "a1: no such database")
+	})
+}
+
+// Rule 21: an exit that the runtime does not confirm is in the report and in a metric after a
+// period, and until it does.
+func TestRule21UnconfirmedExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
+		n.EmitExit(exitOf("a1", 3))
+		time.Sleep(500 * time.Millisecond)
+		want(t, "told", read(events), "a Died a1")
+		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
+			t.Errorf("at once: %+v", got)
+		}
+		time.Sleep(10 * time.Second)
+		got := n.g.HealthReport().UnconfirmedExits
+		if len(got) != 1 || got[0].PodUID != "a" || got[0].ContainerID != "a1" || got[0].ExitCode != 3 {
+			t.Errorf("after 10 s: %+v", got)
+		}
+		if states(t, n.cache)["a1"] != pleg.ContainerStateExited {
+			t.Error("the cache has forgotten it")
+		}
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(2 * time.Second)
+		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
+			t.Errorf("confirmed: %+v", got)
+		}
+		want(t, "confirmed", read(events))
+	})
+}
+
+// Rule 21: an exit event is delivered at once, also if a status has shown a start that is later than the exit.
+func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
+	for name, skew := range startedAfterItsEnd {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNodeOf(t, listing)
+				exit := exitOf("a1", 3)
+				pod, status := shortLived(pleg.ContainerStateRunning, exit.FinishedAt, skew)
+				n.SetPods(pod)
+				n.SetStatus("a", status)
+				events := n.g.Watch()
+				n.start()
+				want(t, "first", read(events), "a Started a1")
+				time.Sleep(skew + 100*time.Millisecond) // the start has passed by the clock
+				n.EmitExit(exit)
+				synctest.Wait()
+				want(t, "the exit", readStatuses(events), "a Died a1 exited 3 Error")
+				time.Sleep(2500 * time.Millisecond)
+				pod, status = shortLived(pleg.ContainerStateExited, exit.FinishedAt, skew)
+				n.SetPods(pod)
+				n.SetStatus("a", status)
+				time.Sleep(time.Minute)
+				want(t, "later", readStatuses(events))
+			})
+		})
+	}
+}

@@ -1,0 +1,181 @@
+package contract_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// Rule 22: the reason that a runtime tells late is told with a PodSync, and nothing if it stays.
+func TestRule22LateReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events := watch(t,
+			bare("a", plegtest.Running("a1"), plegtest.Running("a2"), plegtest.Running("a3"), plegtest.Exited("a4")))
+		n.ResetCalls()
+		step := func(what, id, reason, late string, calls int, lines ...string) {
+			t.Helper()
+			n.ExitContainer("a", id, 137, reason)
+			time.Sleep(1500 * time.Millisecond)
+			n.ExitContainer("a", id, 137, late)
+			time.Sleep(10 * time.Second)
+			want(t, what, readStatuses(events), lines...)
+			if got := n.PodCalls(plegtest.GetPodStatus, "a"); got != calls {
+				t.Errorf("%s: %d inspections", what, got)
+			}
+			n.ResetCalls()
+		}
+		step("late", "a1", "Error", "OOMKilled", 2, "a Died a1 exited 137 Error", "a PodSync exited 137 OOMKilled")
+		step("the same", "a2", "Error", "Error", 2, "a Died a2 exited 137 Error")
+		step("Completed", "a3", "Completed", "Completed", 1, "a Died a3 exited 137 Completed")
+	})
+}
+
+// Rule 22: an inspection that is slow settles an end, and the reason is still asked for.
+func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(1500 * time.Millisecond) // died at 1 s
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 3 * time.Second, Times: 1})
+		n.g.RequestReinspect("a")
+		time.Sleep(100 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		time.Sleep(time.Hour)
+		if s, err := n.cache.Get("a"); s.ContainerStatuses[0].Reason != "OOMKilled" || err != nil {
+			t.Errorf("the cache has %v, %v", s.ContainerStatuses[0].Reason, err)
+		}
+	})
+}
+
+// Rule 22: the end of a container is settled, although its pod waits for a worker that stuck pods hold.
+func TestRule22EndBesideManyStuckPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("z", plegtest.Running("z1")))
+		n.start()
+		l := &lives{}
+		h := l.handler()
+		h.Want = func(p *pleg.Pod) bool { return p.ID == "z" }
+		go func() { _ = n.g.Handle(t.Context(), h) }()
+		synctest.Wait()
+		for i := range 80 { // 64 slow ones give their worker back, 8 more keep it
+			uid := types.UID(fmt.Sprintf("p%02d", i))
+			defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
+			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
+		}
+		time.Sleep(15 * time.Second)
+		n.EmitExit(exitOf("z1", 137))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := fmt.Sprint(l.lines); got != "[initially started z1 died z1 137? ended z1 137?]" {
+			t.Error(got)
+		}
+	})
+}
+
+// Rule 22: a pod that changes during each of its inspections keeps nothing of containers that are gone.
+func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
+	if raceEnabled {
+		t.Skip("counts the heap")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a0")))
+		n.start()
+		n.Delay(plegtest.GetPodStatus, "a", 1200*time.Millisecond)
+		churn := func(from, to int) int64 {
+			for i := from; i < to; i++ {
+				n.SetContainer("a", fmt.Sprint("a", i+1), pleg.ContainerStateRunning)
+				time.Sleep(300 * time.Millisecond)
+				n.ExitContainer("a", fmt.Sprint("a", i), 0, strings.Repeat("reason", 1000)+fmt.Sprint(i))
+				time.Sleep(300 * time.Millisecond)
+				if i > 2 {
+					n.RemoveContainer("a", fmt.Sprint("a", i-2))
+				}
+				time.Sleep(300 * time.Millisecond)
+			}
+			return int64(heapInUse())
+		}
+		before := churn(0, 200)
+		if grew := churn(200, 1200) - before; grew > 2<<20 {
+			t.Errorf("a pod of four containers takes %d more bytes after 1,000 restarts", grew)
+		}
+	})
+}
+
+// Rule 22: the first inspection of a death fails, because the runtime was killed between the list and the
+// inspection, or takes no end. The death has no exit code. A PodSync brings the code when the cache has it.
+func TestRule22DeathWhoseInspectionFails(t *testing.T) {
+	for name, fault := range map[string]plegtest.Fault{
+		"fails":     {Method: plegtest.GetPodStatus, Err: errors.New("connection refused")},
+		"times out": {Method: plegtest.GetPodStatus, Hang: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, pleg.WithRuntimeRequestTimeout(5*time.Second))
+				n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Exited("a2")))
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				heal := n.Inject(fault)
+				n.ExitContainer("a", "a1", 3, "Error")
+				time.Sleep(10 * time.Second)
+				want(t, "while inspections fail", readStatuses(events), "a Died a1 running")
+				heal()
+				time.Sleep(time.Minute)
+				if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ExitCode != 3 {
+					t.Errorf("the cache has %+v", s)
+				}
+				want(t, "once one succeeds", readStatuses(events), "a PodSync exited 3 Error")
+			})
+		})
+	}
+}
+
+// Rule 22: the inspection that shows a late reason also shows another exit of the pod, and is too old to be
+// stored. Subscribers get the reason all the same: what the cache has and what they were sent agree in the end.
+func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(300 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(4 * time.Second) // the inspection of rule 22 has found nothing new
+		read(events)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
+		n.g.RequestReinspect("a")
+		time.Sleep(50 * time.Millisecond)
+		n.g.RequestRelist("a") // shows no change: the pod is fresher than the inspection
+		time.Sleep(50 * time.Millisecond)
+		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
+		n.g.RequestRelist("a") // shows a change, which supersedes the inspection
+		time.Sleep(50 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		n.ExitContainer("a", "a2", 1, "Error")
+		time.Sleep(time.Minute)
+		sent := make(map[string]string) // the reasons, by container
+		for len(events) > 0 {
+			if e := <-events; e.Status != nil && e.Status.State == pleg.ContainerStateExited {
+				sent[e.Container.ID.ID] = e.Status.Reason
+			}
+		}
+		if sent["a1"] != "OOMKilled" || sent["a2"] != "Error" {
+			t.Errorf("subscribers were sent %v", sent)
+		}
+		if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.Reason != "OOMKilled" {
+			t.Errorf("the cache has %+v", s)
+		}
+	})
+}

@@ -1,0 +1,266 @@
+package contract_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// newWedgedNode is a node of pods with a container each, of which one hangs with every list.
+func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
+	t.Helper()
+	n = newNode(t)
+	n.setSingles(pods)
+	watch := n.g.Watch()
+	n.start()
+	read(watch)
+	lists := n.wedged()
+	wedged := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+	n.ResetCalls()
+	return n, watch, func() { lists(); wedged() }
+}
+
+// Rule 23: while a full list hangs, the pods that are known are inspected in turn, and a death in any
+// of them is told within three periods. The report and Healthy name the pod whose inspection
+// hangs too. When it ends, all is as before.
+func TestRule23HungListBesideWedgedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 20
+		n, events, heal := newWedgedNode(t, pods)
+		time.Sleep(5 * time.Second)
+		hung := n.g.HealthReport().HungRelist
+		if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].PodUID != "pod-00" || hung.Answered != pods-1 {
+			t.Errorf("after 5 s the report has %+v", hung)
+		}
+		for i := 1; i < pods; i++ {
+			uid := types.UID(fmt.Sprintf("pod-%02d", i))
+			n.ExitContainer(uid, string(uid)+"-1", 1, "Error")
+			began := time.Now()
+			if e := <-events; line(e) != fmt.Sprintf("%s Died %s-1", uid, uid) || e.Status.ExitCode != 1 {
+				t.Errorf("got %s, %+v", line(e), e.Status)
+			}
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("%s: told after %v", uid, took)
+			}
+		}
+		time.Sleep(3 * time.Minute)
+		_, err := n.g.Healthy()
+		for _, part := range []string{
+			"GetPods has been running for ", "; meanwhile, GetPodStatus of pod default/pod-00 (pod-00) has been unanswered for ",
+			"; pods inspected since: 19",
+		} {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is not in %v", part, err)
+			}
+		}
+		heal()
+		time.Sleep(2 * time.Second)
+		r := n.g.HealthReport()
+		if !r.Healthy || r.HungRelist != nil {
+			t.Errorf("the report is %+v", r)
+		}
+		n.ExitContainer("pod-00", "pod-00-1", 1, "Error")
+		time.Sleep(15 * time.Second)
+		want(t, "of the wedged pod", readStatuses(events),
+			"pod-00 PodSync without status", "pod-00 Died pod-00-1 exited 1 Error")
+	})
+}
+
+// Rule 23: each pod is inspected at most every other period while a list hangs, by half of the
+// workers, and a runtime that answers nothing is not asked about every pod.
+func TestRule23InspectionsBesideHungList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 100
+		n, _, heal := newWedgedNode(t, pods)
+		defer heal()
+		n.Delay(plegtest.GetPodStatus, "", 10*time.Millisecond)
+		most := 0
+		for range 20_000 {
+			time.Sleep(time.Millisecond)
+			most = max(most, n.InFlight(plegtest.GetPodStatus))
+		}
+		if got := n.PodCalls(plegtest.GetPodStatus, "pod-50"); got < 8 || got > 10 {
+			t.Errorf("%d inspections of a pod in 20 s", got)
+		}
+		if most != pleg.DefaultInspectionWorkers/2+1 {
+			t.Errorf("%d inspections at once, with that of the wedged pod", most)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n, _, heal := newWedgedNode(t, 100)
+		defer heal()
+		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "")()
+		time.Sleep(time.Minute)
+		if got := n.InFlight(plegtest.GetPodStatus); got > 40 {
+			t.Errorf("%d inspections hang", got)
+		}
+	})
+}
+
+// Rule 23 holds with one worker too, and a wedged pod that comes first.
+func TestRule23OneWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, pleg.WithInspectionWorkers(1))
+		n.setSingles(10)
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		defer n.Heal()
+		n.wedged()
+		n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+		time.Sleep(10 * time.Second)
+		n.ExitContainer("pod-05", "pod-05-1", 1, "Error")
+		time.Sleep(10 * time.Minute)
+		want(t, "ten minutes later", readStatuses(events), "pod-05 Died pod-05-1 exited 1 Error")
+	})
+}
+
+// Rule 23: a full list that always takes a little longer than a period does not hang.
+func TestRule23SlowLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		const pods = 100
+		for i := range pods {
+			uid := fmt.Sprintf("pod-%03d", i)
+			n.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-1")))
+		}
+		n.start()
+		n.Delay(plegtest.GetPods, "", 1200*time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "", 5*time.Millisecond)
+		time.Sleep(10 * time.Second)
+		n.ResetCalls()
+		time.Sleep(time.Minute)
+		if got := n.Calls(plegtest.GetPodStatus); got > 0 {
+			t.Errorf("%d inspections in a minute beside %d lists", got, n.Calls(plegtest.GetPods))
+		}
+	})
+}
+
+// Rule 23: rounds beside many wedged pods leave workers, and slow calls that release theirs, for those
+// of which somebody wants to know.
+func TestRule23RoundsLeaveWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		defer n.Heal()
+		const pods = 110
+		for i := range pods {
+			uid := types.UID(fmt.Sprintf("pod-%03d", i))
+			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
+		}
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		for i := range pods {
+			if i%5 != 0 {
+				n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%03d", i)))
+			}
+		}
+		heal := n.wedged()
+		time.Sleep(3 * time.Minute)
+		heal()
+		time.Sleep(3 * time.Second)
+		read(events)
+		n.ExitContainer("pod-005", "pod-005-1", 1, "Error")
+		time.Sleep(10 * time.Minute)
+		want(t, "ten minutes after the lists recovered", readStatuses(events), "pod-005 Died pod-005-1 exited 1 Error")
+		healthy(t, n.g)
+	})
+}
+
+// Rule 23: as many wedged pods as workers, the first by UID, do not keep the others from being asked.
+func TestRule23WedgedPodsComeFirst(t *testing.T) {
+	for _, workers := range []int{1, 2, pleg.DefaultInspectionWorkers} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, pleg.WithInspectionWorkers(workers))
+				n.setSingles(30)
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				defer n.Heal()
+				n.wedged()
+				for i := range workers {
+					n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%02d", i)))
+				}
+				time.Sleep(10 * time.Second)
+				n.ExitContainer("pod-25", "pod-25-1", 1, "Error")
+				time.Sleep(10 * time.Minute)
+				var got []string
+				for _, e := range readStatuses(events) {
+					if strings.HasPrefix(e, "pod-25") {
+						got = append(got, e)
+					}
+				}
+				want(t, "ten minutes later", got, "pod-25 Died pod-25-1 exited 1 Error")
+			})
+		})
+	}
+}
+
+// Rule 23: as many wedged pods as workers, from before the list hung, do not keep the others from being
+// inspected.
+func TestRule23BesideManyWedgedPods(t *testing.T) {
+	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
+		t.Run(fmt.Sprintf("wedged=%d", wedged), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.setSingles(30)
+				events := n.g.Watch()
+				n.start()
+				read(events)
+				defer n.Heal()
+				for i := range wedged {
+					uid := types.UID(fmt.Sprintf("pod-%02d", i))
+					n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+					n.g.RequestReinspect(uid)
+				}
+				time.Sleep(10 * time.Second)
+				n.wedged()
+				time.Sleep(10 * time.Second)
+				n.ExitContainer("pod-29", "pod-29-1", 1, "Error")
+				time.Sleep(10 * time.Minute)
+				if got := read(events); !slices.Contains(got, "pod-29 Died pod-29-1") {
+					_, err := n.g.Healthy()
+					t.Errorf("ten minutes later the events are %v; %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// Rule 23: the pods whose inspection hangs stay suspects while lists hang, also when a list has reached its
+// deadline and is tried again.
+func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
+	for name, ignores := range map[string]bool{"calls end at their deadline": false, "calls ignore it": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.setSingles(20)
+				n.start()
+				for _, fault := range []plegtest.Fault{
+					{Method: plegtest.GetPods}, {Method: plegtest.GetPod}, {Method: plegtest.GetPodStatus, PodUID: "pod-00"},
+				} {
+					fault.Hang, fault.IgnoreCancel = true, ignores
+					defer n.Inject(fault)()
+				}
+				time.Sleep(5 * time.Second)
+				began := time.Now()
+				for time.Since(began) < 3*pleg.DefaultRuntimeRequestTimeout {
+					time.Sleep(100 * time.Millisecond)
+					hung := n.g.HealthReport().HungRelist
+					if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].PodUID != "pod-00" {
+						t.Fatalf("after %v the report has %+v", time.Since(began), hung)
+					}
+				}
+			})
+		})
+	}
+}
