@@ -150,7 +150,7 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 	kept := r.incomplete[:0]
 	for _, l := range r.incomplete {
 		l.awaited = l.stillAwaited()
-		if slices.ContainsFunc(l.awaited, func(rec *podRecord) bool { return moves(&rec.Pod) }) {
+		if slices.ContainsFunc(l.awaited, func(rec *podRecord) bool { return l.awaits(rec) && moves(&rec.Pod) }) {
 			kept = append(kept, l)
 		} else {
 			complete = append(complete, l)

@@ -459,3 +459,29 @@ func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 		n.g.Stop()
 	})
 }
+
+// Relist waits for a stuck pod until its inspection is slow. It does not wait for another pod that
+// was observed, and is being inspected again because it has changed since.
+func TestRelistWaitsForNoObservedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.ExitContainer("a", "a1", 1, "Error")
+		n.ExitContainer("b", "b1", 1, "Error")
+		n.Hang(plegtest.GetPodStatus, "a")
+		n.Delay(plegtest.GetPodStatus, "b", 700*time.Millisecond)
+		began := time.Now()
+		done := make(chan struct{})
+		go func() { defer close(done); n.relist() }()
+		time.Sleep(850 * time.Millisecond)
+		n.SetContainer("b", "b2", pleg.ContainerStateRunning)
+		n.g.RequestRelist("b")
+		<-done
+		if took := time.Since(began); took > 1100*time.Millisecond {
+			t.Errorf("Relist has returned after %v", took)
+		}
+		n.g.Stop()
+	})
+}
