@@ -18,14 +18,14 @@ import (
 
 // end is what is known about the death of a container.
 type end struct {
-	// at is when the container last ended; zero if unknown.
+	// at is when the container last ended, zero if unknown. Until settle, that may be an earlier life's end.
 	at time.Time
 	// since is when the reconciler learned of the death.
 	since time.Time
 	// settled is true if no further status of this end is awaited; see settle.
 	settled bool
-	// livesAgain is true if the container has started again since.
-	livesAgain bool
+	// restarted is true if the container has started again since.
+	restarted bool
 }
 
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
@@ -105,8 +105,8 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that only
 // the status shows. contradicts is true if the status shows a container running, a list shows it exited,
-// and its exit is unconfirmed. again is true if a container that had exited has another StartedAt.
-func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, again bool) {
+// and its exit is unconfirmed. restarted is true if a container that had exited has another StartedAt.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, restarted bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	deaths := 0                      // that only the status shows
 	pod, listed := finder(rec.pod.containers()), finder(rec.listed.containers())
@@ -117,7 +117,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		switch {
 		case first(id) != s: // bad data: the first status counts
 		case hasExited(s):
-			if known != nil && known.livesAgain && !s.FinishedAt.After(known.at) {
+			if known != nil && known.restarted && !s.FinishedAt.After(known.at) {
 				break // this status is of an earlier life
 			}
 			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // the status confirms the exit, but knows less about it
@@ -134,13 +134,13 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
 			// The end of the previous life was never observed.
 			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
-				put(&rec.ends, id, &end{at: s.StartedAt, livesAgain: true})
+				put(&rec.ends, id, &end{at: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
 		case startedAgain(last, s):
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
-			again = true // rec.listed now differs from the next list, which is therefore compared
+			restarted = true // rec.listed now differs from the next list, which is therefore compared
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
@@ -165,7 +165,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			r.records.earlyExits.add(exit, r.sched.Now)
 		}
 	}
-	return contradicts, again
+	return contradicts, restarted
 }
 
 // startedAgain reports whether s is of another life than ended. It is false if no inspection has
@@ -177,7 +177,7 @@ func startedAgain(ended, s *Status) bool {
 // setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
-// forgetStatuses deletes and returns the statuses that are not needed, not in statuses and not in ends.
+// forgetStatuses deletes and returns the statuses of other containers than those needed, in statuses or in ends.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.statuses) <= len(statuses) {
 		return nil
@@ -228,7 +228,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 		case t.kind == ContainerStarted:
 			if e != nil {
 				r.countGone(rec, id, e)
-				e.livesAgain = true
+				e.restarted = true
 				if e.at.IsZero() { // an end before this list is of the earlier life
 					e.at = began
 				}
@@ -247,7 +247,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case e == nil:
 		e = &end{}
 		put(&rec.ends, id, e)
-	case !e.livesAgain: // known already: the container was only unknown in between
+	case !e.restarted: // known already: the container was only unknown in between
 		return
 	}
 	*e = end{at: e.at, since: r.sched.Now}
@@ -257,13 +257,13 @@ func (r *reconciler) died(rec *podRecord, id string) {
 // Other reasons may change: an inspection that began reasonCheckWait after the death settles them, even
 // if it fails or is slow. For an unconfirmed end, whatever its reason, the wait is unconfirmedWait.
 //
-// looked is when the last inspection began; zero for none. settled is true if any end was settled; the
-// pod is then published again.
-func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
-	rec.due[reasonCheck] = time.Time{}
+// asOf is when the last inspection began, zero for none, or the present time if none can proceed. settled
+// is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync if it changed.
+func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
+	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
 		s := rec.statuses[id]
-		if e.livesAgain || !hasExited(s) {
+		if e.restarted || !hasExited(s) {
 			continue
 		}
 		e.at = later(e.at, s.FinishedAt)
@@ -273,11 +273,11 @@ func (r *reconciler) settle(rec *podRecord, looked time.Time) (settled bool) {
 		}
 		switch {
 		case e.settled:
-		case !looked.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
+		case !asOf.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
 			e.settled, settled = true, true
 			r.metrics.countExit(s)
-		case rec.due[reasonCheck].IsZero() || late.Before(rec.due[reasonCheck]):
-			rec.due[reasonCheck] = late
+		case rec.due[endCheck].IsZero() || late.Before(rec.due[endCheck]):
+			rec.due[endCheck] = late
 		}
 	}
 	return settled
@@ -301,7 +301,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 // countGone counts a death that no further status can explain, by its last known status.
 // Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.settled && !e.livesAgain {
+	if !e.settled && !e.restarted {
 		e.settled = true
 		r.metrics.countExit(rec.statuses[id])
 	}

@@ -409,7 +409,7 @@ func (w *world) unrest() string {
 		{s.FieldByName("listSlots").Int() != schedule.PodListsAtOnce, "a list slot is lost"},
 		{s.FieldByName("inspections").Int() != 0 || s.FieldByName("slow").Int() != 0, "a worker is lost"},
 		{s.FieldByName("alarms").Len() > 0, "an alarm is left"},
-		{s.FieldByName("hung").Int() != 0, "a pod hangs"},
+		{s.FieldByName("stuck").Int() != 0, "a pod hangs"},
 		{r.all.newest > 0, "a request for all is open"},
 		{len(w.pods.GetAll()) != r.records.pods, "the cache has statuses of absent pods"},
 	} {

@@ -33,10 +33,10 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut, "cadence.hangsSince": notZero,
+	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut, "cadence.stuckSince": notZero,
 	"canary.since": schedTime, "canary.last": schedTime,
 	"Call.Cause": leftOut, "Call.Began": schedTime,
-	"Pod.HungSince": notZero, "Pod.wants": leftOut, "Pod.toList": leftOut, "Pod.toInspect": leftOut,
+	"Pod.StuckSince": notZero, "Pod.wants": leftOut, "Pod.toList": leftOut, "Pod.toInspect": leftOut,
 	"Pod.wake": leftOut, "Pod.index": leftOut,
 	"request.cause": leftOut, "request.newest": wantNumber, "request.oldest": wantNumber,
 	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,

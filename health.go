@@ -145,7 +145,7 @@ func (r *reconciler) health(now time.Time) *health {
 	if h.listErr != nil {
 		h.RelistError, h.RelistFailingSince = h.listErr.Error(), r.listFailingSince
 	}
-	if since := r.sched.HangsSince(); !since.IsZero() {
+	if since := r.sched.FullListsStuckSince(); !since.IsZero() {
 		h.HungRelist = &HungRelist{Since: since}
 	}
 	for _, rec := range r.records.present() {
@@ -179,7 +179,7 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 		return
 	}
 	p := FailingPod{
-		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, HangingSince: rec.HungSince, Failures: rec.failures,
+		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, HangingSince: rec.StuckSince, Failures: rec.failures,
 	}
 	if rec.err != nil {
 		p.Error = rec.err.Error()

@@ -50,14 +50,14 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 	if err == nil {
 		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
-		var again bool
-		if contradicts, again = r.takeStatus(rec, status); again {
+		var restarted bool
+		if contradicts, restarted = r.takeStatus(rec, status); restarted {
 			r.request(rec, CausePeriod)
 		}
 	}
 	switch superseded := rec.change != rec.inspecting.change; {
 	case superseded:
-		r.storeOlder(rec, status, err)
+		r.storeUnlessOutdated(rec, status, err)
 		rec.inspect = true
 	case err != nil:
 		r.inspectionFailed(rec, err)
@@ -66,19 +66,19 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	default:
 		r.contradicted(rec, status)
 	}
-	r.publishExits(rec, CausePeriod, res.call.Began)
+	r.publishEnds(rec, CausePeriod, res.call.Began)
 	if rec.awaitsExits() {
 		r.retryLater(rec)
 	}
 }
 
-// publishExits settles ends, and publishes exits and settled ends that subscribers do not have. looked
+// publishEnds settles ends, and publishes exits and settled ends that subscribers do not have. asOf
 // is when the last inspection began; see settle.
 //
 // It publishes exits of published containers only. The exit of a new container waits for the inspection
 // of its pod, as other changes do. If that inspection is slow, the pod is published with an error.
-func (r *reconciler) publishExits(rec *podRecord, cause Cause, looked time.Time) {
-	settled := r.settle(rec, looked)
+func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
+	settled := r.settle(rec, asOf)
 	if rec.published != nil {
 		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.statuses[id]) })
 		if settled || pod != rec.published {
@@ -103,17 +103,17 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	if !rec.awaitsExits() {
 		rec.endBackOff()
 	}
-	rec.inspect = rec.sync || rec.inspecting.again
+	rec.inspect = rec.sync || rec.inspecting.inspectAgain
 	recovered := r.store(rec, status, nil, rec.inspecting.at, rec.at)
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record; either may be the older. If the status
-// is stored, the pod is listed again after a back-off; if the cache has a newer one, at once.
+// contradicted handles a status that differs from the record; either may be the older. If the status is
+// stored, the pod is listed again after a back-off. If it is outdated, the pod is listed again at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
-	switch stored := r.storeOlder(rec, status, nil); {
-	case rec.inspect:
+	switch stored := r.storeUnlessOutdated(rec, status, nil); {
+	case rec.inspect: // the inspection that is wanted already decides
 	case stored:
 		r.retryLater(rec)
 	default: // a list has confirmed the record since the inspection began: the next status is newer
@@ -121,10 +121,10 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	}
 }
 
-// storeOlder stores and publishes a result that contradicts the record or is superseded. So a pod
-// that keeps changing is published too. The pod stays stale, as observed by the list that the
-// inspection was made for. stored is false if the cache has a newer result.
-func (r *reconciler) storeOlder(rec *podRecord, status *PodStatus, err error) (stored bool) {
+// storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded. So a
+// pod that keeps changing is published too. The pod stays stale, as observed by the list that the
+// inspection was made for. stored is false if a later list than that one confirms the cached status.
+func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
 		rec.sync = rec.sync || made.sync
@@ -144,13 +144,13 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 		err := r.deadlineError(methodGetPodStatus)
 		r.cancel(late.Call, err)
 		r.inspectionFailed(rec, err)
-		r.publishExits(rec, CausePeriod, late.Began)
+		r.publishEnds(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
 		return
 	}
 	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 		"podUID", rec.UID, "since", late.Began)
-	r.publishExits(rec, CauseExit, late.Began)
+	r.publishEnds(rec, CauseExit, late.Began)
 }
 
 func (r *reconciler) deadlineError(method string) error {

@@ -184,7 +184,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.noteChange(found, c)
 	r.sched.Gone(&rec.Pod)
 	rec.endBackOff()
-	rec.due[reasonCheck] = time.Time{}
+	rec.due[endCheck] = time.Time{}
 	rec.inspect, rec.sync, rec.stale, rec.err, rec.failures = false, false, false, nil, 0
 	if rec.Inspection != nil {
 		rec.inspecting.sync = false

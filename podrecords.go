@@ -12,11 +12,12 @@ import (
 
 // podRecord is everything that is known of one pod, and everything that is still to be done for it.
 type podRecord struct {
-	// Pod is written by the schedule only: UID, HungSince and the calls in flight, List and Inspection.
+	// Pod is written by the schedule only: UID, the calls in flight, List and Inspection, and StuckSince,
+	// when the oldest unanswered slow inspection began.
 	schedule.Pod
 
 	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
-	// other is dropped. At most one pod list runs at a time, so one of the two is a full list.
+	// other is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
 
 	// pod is the pod in the newest believed list, without bad data; nil if absent. Containers that are
 	// known to have exited are exited in it, whatever the list shows.
@@ -25,7 +26,8 @@ type podRecord struct {
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo numbers the newest list begun before the believed one completed; lists up to it are dropped.
+	// overlapTo is the number of the newest list that had begun when the believed one completed. Lists up
+	// to it are dropped.
 	overlapTo uint64
 	// listedIn is the number of the newest full list that has the pod.
 	listedIn uint64
@@ -55,8 +57,8 @@ type podRecord struct {
 
 	// The cache.
 
-	// stale is true until the cache has a status that agrees with the record, or the error of an
-	// inspection. While it is true, the pod counts as observed by the list stamped observed.
+	// stale is true until the cache has a status that agrees with the record, or the error of an inspection
+	// made for its newest change. Until then, the pod counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
 	// err is the error in the cache. failures is how many inspections failed since the last good status.
@@ -69,7 +71,7 @@ type podRecord struct {
 	published *Pod
 	// change is the newest unpublished change; nil for none. An inspection for another *change is superseded.
 	change *change
-	// sync is true if the result of the next inspection must be published as a PodSync.
+	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
 	sync bool
 }
 
@@ -82,15 +84,17 @@ type change struct {
 }
 
 // snapshot is the part of a record that an inspection is made for and that is published with its result.
+// If the pod is published before, with an error, the snapshot becomes what was published.
 type snapshot struct {
 	pod    *Pod // with the exits that became known since
 	at     stamp
 	change *change
 	sync   bool
-	// publishedEarly is true if the pod was published before this slow inspection returned.
+	// publishedEarly is true if the exit of a new container was published, with an error, before this
+	// slow inspection returned.
 	publishedEarly bool
-	// again is true if the pod must be inspected again, whatever the result.
-	again bool
+	// inspectAgain is true if the pod must be inspected again, whatever the result.
+	inspectAgain bool
 }
 
 // dueKind is a kind of work in podRecord.due; see expire.
@@ -100,16 +104,17 @@ const (
 	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
 	// retry requests a list after an inspection that failed or contradicted the record, or while an
-	// exit is unconfirmed. endBackOff clears it.
+	// exit is unconfirmed. That list leads to an inspection, if one is still needed; see confirmed.
+	// endBackOff clears it.
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
-	// reasonCheck requests an inspection after a death, because some reasons come late. gone clears it.
-	reasonCheck
+	// endCheck requests the inspection that settles an end; see settle.
+	endCheck
 	dueKinds
 )
 
-// wants returns what the schedule should do for the pod, and when. Nothing else decides that.
+// wants returns what the schedule should do for the pod, and when. The schedule knows it only from here.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -152,7 +157,7 @@ func (rec *podRecord) isHealthy() bool { return rec.pod != nil && !rec.stale && 
 
 // isFailing reports whether the pod's last inspection failed, or is stuck.
 func (rec *podRecord) isFailing() bool {
-	return rec.pod != nil && (rec.failures > 0 || !rec.HungSince.IsZero())
+	return rec.pod != nil && (rec.failures > 0 || !rec.StuckSince.IsZero())
 }
 
 // podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.
@@ -204,7 +209,8 @@ type comparison struct {
 	// changed is true if the list has changed the record. transitions are the changes of its containers.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list shows something new while an exit is unconfirmed.
+	// mayConfirmExit is true if the list shows something new while an exit is unconfirmed. The pod is
+	// then stale and is inspected, unless the list changed it anyway.
 	mayConfirmExit bool
 }
 
@@ -218,10 +224,10 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	}
 	rec.at, rec.overlapTo = at, begun
 	listed := raw
-	if !rec.showsAgain(raw) {
+	if !rec.isUnchangedIn(raw) {
 		listed = withoutBadData(raw, report)
 	}
-	if rec.showsAgain(listed) {
+	if rec.isUnchangedIn(listed) {
 		if rec.pod == rec.listed {
 			rec.pod = listed
 		} else {
@@ -283,9 +289,9 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	return all
 }
 
-// showsAgain reports whether a list shows the same containers and sandboxes as the last, in the
+// isUnchangedIn reports whether a list shows the same containers and sandboxes as the last, in the
 // same order and states. It compares nothing else: labels and annotations may be large.
-func (rec *podRecord) showsAgain(raw *Pod) bool {
+func (rec *podRecord) isUnchangedIn(raw *Pod) bool {
 	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&
 			slices.EqualFunc(rec.listed.Sandboxes, raw.Sandboxes, looksSame))

@@ -100,11 +100,11 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 }
 
 // takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
-// exit of a sandbox is only that. The exit of an unknown container is kept until its pod is listed.
+// exit of a sandbox is only that. The exit of an unknown container is kept until a list shows the container.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
-		rec, c := r.find(e.ContainerID)
+		rec, c := r.findContainer(e.ContainerID)
 		switch {
 		case rec == nil:
 			r.records.earlyExits.add(e, r.sched.Now)
@@ -117,16 +117,16 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	}
 	for _, uid := range sortedKeys(pods) {
 		rec := r.records.byUID[uid]
-		r.publishExits(rec, CauseExit, time.Time{})
+		r.publishEnds(rec, CauseExit, time.Time{})
 		r.retryLater(rec)
 		r.plan(rec)
 	}
 }
 
-// find returns the record and the container with an ID, as listed or else as published. The
+// findContainer returns the record and the container with an ID, as listed or else as published. The
 // container is nil if the ID is a sandbox's; both are nil if the ID is unknown. The cache's index
 // has a container until neither the list nor the status of its pod has it.
-func (r *reconciler) find(id string) (*podRecord, *Container) {
+func (r *reconciler) findContainer(id string) (*podRecord, *Container) {
 	for _, uid := range r.cache.podsWithContainer(id) {
 		rec := r.records.byUID[uid]
 		if rec == nil {
@@ -197,10 +197,10 @@ func (r *reconciler) expire() {
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
 			case listFailed, dueKinds: // plan, below, tries the request again; dueKinds is only the number of kinds
-			case reasonCheck:
+			case endCheck:
 				rec.inspect, settle = true, true
 				if rec.inspecting != nil {
-					rec.inspecting.again = true
+					rec.inspecting.inspectAgain = true
 				}
 			case followUp:
 				r.request(rec, CauseHint)
@@ -210,7 +210,7 @@ func (r *reconciler) expire() {
 		}
 		r.plan(rec)
 		if settle && !r.sched.Moving(&rec.Pod) { // no inspection is about to settle the ends
-			r.publishExits(rec, CausePeriod, r.sched.Now)
+			r.publishEnds(rec, CausePeriod, r.sched.Now)
 		}
 	}
 	for _, late := range lates {
@@ -263,11 +263,11 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// inspectCanary requests an inspection of the next canary. While full lists are stuck, all pods are
-// canaries in turn; otherwise, the healthy pod inspected least recently. more is true if another
-// may follow now.
+// inspectCanary requests an inspection of the next canary. While full lists are stuck (see
+// FullListsStuckSince), long before they time out, all pods are canaries in turn. Otherwise, it is the
+// healthy pod inspected least recently. more is true if another may follow now.
 func (r *reconciler) inspectCanary() (more bool) {
-	all := !r.sched.HangsSince().IsZero()
+	all := !r.sched.FullListsStuckSince().IsZero()
 	if len(r.round) == 0 || !all {
 		r.round = slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool { return !all && !rec.isHealthy() })
 		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })

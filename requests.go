@@ -42,7 +42,8 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	return true, hinted
 }
 
-// request requests a list of the pod that begins from now on.
+// request requests a list of the pod that begins from now on. If the runtime cannot list one pod, the
+// full list of the next period answers. requestPod does not wait for that.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }
@@ -61,7 +62,8 @@ func (r *reconciler) requestPod(uid types.UID, cause Cause) {
 	}
 }
 
-// retryLater requests a list of the pod after a back-off that starts with a period, unless one has begun.
+// retryLater requests a list of the pod after a back-off that starts with a period. It does nothing if a
+// retry is scheduled already.
 func (r *reconciler) retryLater(rec *podRecord) {
 	if rec.due[retry].IsZero() {
 		rec.attempts++
@@ -99,11 +101,11 @@ type relists struct {
 	// waiting are callers of Relist until a full list begins, attached while it is in flight.
 	// incomplete are lists that succeeded and wait for pods.
 	waiting, attached []*relistCaller
-	incomplete        []relist
+	incomplete        []succeededList
 }
 
-// relist is a full list that has succeeded.
-type relist struct {
+// succeededList is a full list that has succeeded and waits for pods.
+type succeededList struct {
 	stamp   stamp
 	began   time.Time
 	callers []*relistCaller
@@ -112,7 +114,7 @@ type relist struct {
 
 // awaits reports whether the list waits for a pod: the pod was last observed by an older list. If
 // the list has callers, it also waits for PodSyncs and for inspections after a failed one.
-func (l *relist) awaits(rec *podRecord) bool {
+func (l *succeededList) awaits(rec *podRecord) bool {
 	inspected := rec.inspect || rec.Inspection != nil
 	return l.stamp.After(rec.observedAt()) ||
 		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
@@ -135,7 +137,7 @@ func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 
 // succeeded adds the successful list in flight. found must contain every pod that it could wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
-	done := relist{stamp: c.Stamp, began: c.Began, callers: r.attached}
+	done := succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
 		if done.awaits(f.rec) {
 			done.awaited = append(done.awaited, f.rec)
@@ -144,9 +146,9 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete removes and returns the lists that wait for no pod. moves reports whether a pod can
-// proceed; a list does not wait for others.
-func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
+// complete removes and returns the lists that wait for no pod. A list waits only for pods that can
+// proceed, which moves reports.
+func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []succeededList) {
 	kept := r.incomplete[:0]
 	for _, l := range r.incomplete {
 		l.awaited = l.stillAwaited()
@@ -162,7 +164,7 @@ func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []relist) {
 }
 
 // stillAwaited returns the awaited pods from the first that the list still waits for. Usually it looks at one.
-func (l *relist) stillAwaited() []*podRecord {
+func (l *succeededList) stillAwaited() []*podRecord {
 	i := slices.IndexFunc(l.awaited, l.awaits)
 	if i < 0 {
 		return nil

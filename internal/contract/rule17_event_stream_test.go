@@ -126,7 +126,7 @@ func TestRule17Unsupported(t *testing.T) {
 		n.SetEventMode(plegtest.EventsUnsupported)
 		n.SetPods(pods(1)...)
 		n.start()
-		time.Sleep(59 * time.Minute)
+		time.Sleep(59*time.Minute + 30*time.Second)
 		if got := n.Calls(plegtest.WatchContainerEvents); got < 59 || got > 60 {
 			t.Errorf("asked %d times in an hour", got)
 		}

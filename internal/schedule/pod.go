@@ -13,9 +13,9 @@ type Pod struct {
 	UID types.UID
 	// List and Inspection are the calls in flight; nil for none.
 	List, Inspection *Call
-	// HungSince is when the oldest slow inspection of the pod began. It becomes zero when the runtime
+	// StuckSince is when the oldest slow inspection of the pod began. It becomes zero when the runtime
 	// answers an inspection. The pod is stuck while it is set.
-	HungSince time.Time
+	StuckSince time.Time
 
 	wants             Wants
 	toList, toInspect *list.Element // its elements in the queues; nil for none
@@ -42,13 +42,13 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
 	s.toInspect.set(p, w.Inspect && p.Inspection == nil)
 	if w.Inspect && p.Inspection != nil && p.Inspection.Slow {
-		s.setHung(p, p.Inspection.Began) // a new pod has the UID of a removed one, and waits for the same call
+		s.setStuck(p, p.Inspection.Began) // a new pod has the UID of a removed one, and waits for the same call
 	}
 	s.setAlarm(p)
 }
 
 // Gone notes that nothing waits for an inspection of the pod any more.
-func (s *Scheduler) Gone(p *Pod) { s.setHung(p, time.Time{}) }
+func (s *Scheduler) Gone(p *Pod) { s.setStuck(p, time.Time{}) }
 
 // Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
 func (s *Scheduler) Moving(p *Pod) bool {

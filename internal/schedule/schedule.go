@@ -21,8 +21,8 @@ const (
 	// MaxSlow is how many slow inspections release their worker. Further ones keep it, so that a stuck
 	// runtime gets a bounded number of calls.
 	MaxSlow = 64
-	// MaxHangingAfter is the age at which a full list is always stuck, unless a period is longer.
-	MaxHangingAfter = 10 * time.Second
+	// MaxStuckAfter is the age at which a full list is always stuck, unless a period is longer.
+	MaxStuckAfter = 10 * time.Second
 	// canariesPerThreshold is how many canaries are inspected within the health threshold.
 	canariesPerThreshold = 6
 	// roundPeriods is the number of periods from the start of one round of all pods to the next.
@@ -96,7 +96,7 @@ type Scheduler struct {
 	listSlots         int // how many pod lists may begin
 	inspections       int // how many are in flight
 	slow              int // how many of those are slow
-	hung              int // how many pods are stuck
+	stuck             int // how many pods are stuck
 }
 
 // cadence decides when full lists begin.
@@ -109,8 +109,8 @@ type cadence struct {
 	requested bool          // a full list was requested
 	failed    bool          // the last full list failed
 	took      time.Duration // the duration of the last successful full list
-	// hangsSince is when the first stuck full list began; zero once the runtime has answered one.
-	hangsSince time.Time
+	// stuckSince is when the first stuck full list began; zero once the runtime has answered one.
+	stuckSince time.Time
 }
 
 // canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
@@ -134,12 +134,12 @@ func New(cfg Config) *Scheduler {
 func (s *Scheduler) SetPeriodic(on bool) {
 	s.full.periodic, s.full.next = on, s.Now
 	if !on && s.FullList == nil {
-		s.endHang()
+		s.endStuck()
 	}
 }
 
-// endHang notes that full lists are no longer stuck.
-func (s *Scheduler) endHang() { s.full.hangsSince, s.canary.inRound = time.Time{}, false }
+// endStuck notes that full lists are no longer stuck.
+func (s *Scheduler) endStuck() { s.full.stuckSince, s.canary.inRound = time.Time{}, false }
 
 // stamp returns a new stamp. Its time never goes back: the cache rejects statuses for older lists.
 func (s *Scheduler) stamp() Stamp {
@@ -229,7 +229,7 @@ func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 	case ListAll:
 		s.FullList = nil
 		if answered || !s.full.periodic {
-			s.endHang()
+			s.endStuck()
 		}
 	case ListPod:
 		p.List = nil
@@ -243,7 +243,7 @@ func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 			s.slow--
 		}
 		if answered {
-			s.setHung(p, time.Time{})
+			s.setStuck(p, time.Time{})
 		}
 	}
 }
@@ -261,7 +261,7 @@ type Late struct {
 // or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
-	s.full.hangsSince = s.HangsSince()
+	s.full.stuckSince = s.FullListsStuckSince()
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
@@ -290,7 +290,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
 			s.listSlots++
 		case Inspect:
 			s.slow++
-			s.setHung(p, c.Began)
+			s.setStuck(p, c.Began)
 		case ListAll: // full lists have no slots
 		}
 	}
@@ -336,34 +336,34 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// HangsSince returns when the first stuck full list began; zero for none. A full list is stuck once
-// it is older than a period, and than the shorter of MaxHangingAfter and twice the last successful
+// FullListsStuckSince returns when the first stuck full list began; zero for none. A full list is stuck once
+// it is older than a period, and than the shorter of MaxStuckAfter and twice the last successful
 // list. If it times out, full lists remain stuck until one returns.
-func (s *Scheduler) HangsSince() time.Time {
-	if c := s.FullList; s.full.hangsSince.IsZero() && c != nil && !s.Now.Before(s.hangsAt(c)) {
+func (s *Scheduler) FullListsStuckSince() time.Time {
+	if c := s.FullList; s.full.stuckSince.IsZero() && c != nil && !s.Now.Before(s.stuckAt(c)) {
 		return c.Began
 	}
-	return s.full.hangsSince
+	return s.full.stuckSince
 }
 
-func (s *Scheduler) hangsAt(c *Call) time.Time {
-	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxHangingAfter)))
+func (s *Scheduler) stuckAt(c *Call) time.Time {
+	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxStuckAfter)))
 }
 
-// setHung sets HungSince if it is zero, or clears it if since is zero.
-func (s *Scheduler) setHung(p *Pod, since time.Time) {
+// setStuck sets StuckSince if it is zero, or clears it if since is zero.
+func (s *Scheduler) setStuck(p *Pod, since time.Time) {
 	switch {
-	case p.HungSince.IsZero() == since.IsZero():
+	case p.StuckSince.IsZero() == since.IsZero():
 		return
 	case since.IsZero():
-		s.hung--
-	case s.hung == 0:
+		s.stuck--
+	case s.stuck == 0:
 		s.canary.since = s.Now
 		fallthrough
 	default:
-		s.hung++
+		s.stuck++
 	}
-	p.HungSince = since
+	p.StuckSince = since
 }
 
 // TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts
@@ -373,7 +373,7 @@ func (s *Scheduler) TakeCanary() bool {
 		return false
 	}
 	if !s.canary.inRound {
-		s.canary.inRound, s.canary.last = !s.HangsSince().IsZero(), s.Now
+		s.canary.inRound, s.canary.last = !s.FullListsStuckSince().IsZero(), s.Now
 	}
 	return true
 }
@@ -388,13 +388,13 @@ func (s *Scheduler) EndRound() {
 
 // canaryDue returns when the next canary is due; zero for never.
 func (s *Scheduler) canaryDue() (due time.Time) {
-	if !s.HangsSince().IsZero() {
+	if !s.FullListsStuckSince().IsZero() {
 		return s.roundDue()
 	}
 	if s.FullList != nil {
-		due = s.hangsAt(s.FullList)
+		due = s.stuckAt(s.FullList)
 	}
-	if s.hung > 0 {
+	if s.stuck > 0 {
 		wait := max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)
 		due = earlier(due, slices.MaxFunc([]time.Time{s.canary.since, s.canary.last}, time.Time.Compare).Add(wait))
 	}

@@ -322,7 +322,7 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 		count(&want.ToInspect, p.want.Inspect && p.Inspection == nil, 1)
 		late := p.List != nil && !p.List.TimedOut || p.Inspection != nil && !p.Inspection.TimedOut
 		count(&want.Alarms, late || !p.want.Wake.IsZero(), 1)
-		count(&want.Hung, !p.HungSince.IsZero(), 1)
+		count(&want.Hung, !p.StuckSince.IsZero(), 1)
 	}
 	if got := s.Counts(); got != want || len(one) != len(s.flying) {
 		s.t.Fatalf("the schedule counts %+v, want %+v, for %v", got, want, s.flying)

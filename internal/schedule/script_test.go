@@ -102,7 +102,7 @@ func (s *script) input(text string) (answer []string) {
 	case "ended":
 		s.EndRound()
 	case "hangs?":
-		return []string{since(s.HangsSince())}
+		return []string{since(s.FullListsStuckSince())}
 	case "wake": // a pod at a time
 		s.pod(names[0]).want.Wake = at(names[1])
 		s.plan(s.pod(names[0]))
@@ -128,7 +128,7 @@ func (s *script) podInput(verb string, p *pod) []string {
 	case "moving?":
 		return []string{fmt.Sprint(s.Moving(&p.Pod))}
 	case "hung?":
-		return []string{since(p.HungSince)}
+		return []string{since(p.StuckSince)}
 	default:
 		s.t.Fatalf("there is no input %q", verb)
 	}
