@@ -18,8 +18,9 @@ import (
 
 // end is what is known about the death of a container.
 type end struct {
-	// at is when the container last ended, zero if unknown. Until settle, that may be an earlier life's end.
-	at time.Time
+	// endedBy is a time by which the known ends have happened; zero if unknown. An exit that is not after it
+	// is one of these, or of an earlier life.
+	endedBy time.Time
 	// since is when the reconciler learned of the death.
 	since time.Time
 	// settled is true if no further status of this end is awaited; see settle.
@@ -87,7 +88,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 	if last := rec.statuses[id]; hasExited(last) && !last.EndUnknown {
 		return false
 	}
-	if known := rec.ends[id]; known != nil && !known.at.IsZero() && !e.FinishedAt.After(known.at) {
+	if known := rec.ends[id]; known != nil && !known.endedBy.IsZero() && !e.FinishedAt.After(known.endedBy) {
 		return false // an exit of an earlier life, or without a time
 	}
 	rec.setStatus(exitStatus(rec.statuses[id], c, e, r.sched.Now))
@@ -104,7 +105,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 }
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that only
-// the status shows. contradicts is true if the status shows a container running, a list shows it exited,
+// the status shows. contradicts is true if the status shows no exit of a container, a list shows it exited,
 // and its exit is unconfirmed. restarted is true if a container that had exited has another StartedAt.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, restarted bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
@@ -117,7 +118,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		switch {
 		case first(id) != s: // bad data: the first status counts
 		case hasExited(s):
-			if known != nil && known.restarted && !s.FinishedAt.After(known.at) {
+			if known != nil && known.restarted && !s.FinishedAt.After(known.endedBy) {
 				break // this status is of an earlier life
 			}
 			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // the status confirms the exit, but knows less about it
@@ -134,7 +135,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
 			// The end of the previous life was never observed.
 			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
-				put(&rec.ends, id, &end{at: s.StartedAt, restarted: true})
+				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
 		case startedAgain(last, s):
@@ -229,8 +230,8 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 			if e != nil {
 				r.countGone(rec, id, e)
 				e.restarted = true
-				if e.at.IsZero() { // an end before this list is of the earlier life
-					e.at = began
+				if e.endedBy.IsZero() { // an end before this list is of the earlier life
+					e.endedBy = began
 				}
 			}
 			if hasExited(s) {
@@ -250,7 +251,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case !e.restarted: // known already: the container was only unknown in between
 		return
 	}
-	*e = end{at: e.at, since: r.sched.Now}
+	*e = end{endedBy: e.endedBy, since: r.sched.Now}
 }
 
 // settle settles the ends of a pod and counts them. An end with the reason Completed is settled at once.
@@ -266,7 +267,7 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if e.restarted || !hasExited(s) {
 			continue
 		}
-		e.at = later(e.at, s.FinishedAt)
+		e.endedBy = later(e.endedBy, s.FinishedAt)
 		late := e.since.Add(reasonCheckWait)
 		if s.Unconfirmed {
 			late = e.since.Add(unconfirmedWait)
@@ -349,7 +350,8 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 }
 
 // earlyExits are the newest exits of containers that no list has shown, by ID. Exits come from events
-// and from statuses. They are kept until a full list succeeds that began at least a period later.
+// and from statuses. They are kept until a full list succeeds that began at least a period later and was
+// dropped for no pod.
 type earlyExits map[string]earlyExit
 
 type earlyExit struct {

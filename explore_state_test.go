@@ -45,7 +45,7 @@ var classesOf = map[string]class{
 	// What is Initial, the statuses of events and the count of exits are not checked here.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
 	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut,
-	"end.at": leftOut, "end.since": leftOut, "end.settled": leftOut,
+	"end.endedBy": leftOut, "end.since": leftOut, "end.settled": leftOut,
 }
 
 type plannedField struct {

@@ -34,7 +34,8 @@ type podRecord struct {
 
 	// The containers, by ID; see exits.go.
 
-	// statuses has the newest status of each container.
+	// statuses has what an inspection, an exit event or a restart in a list showed last of each container,
+	// even if the cache rejected that status.
 	statuses map[string]*Status
 	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
 	// published, and no inspection in flight can show it.
@@ -57,11 +58,12 @@ type podRecord struct {
 
 	// The cache.
 
-	// stale is true until the cache has a status that agrees with the record, or the error of an inspection
-	// made for its newest change. Until then, the pod counts as observed by the list stamped observed.
+	// stale is true until the cache has a status that agrees with the record, or an error that
+	// inspectionFailed stored. Until then, the pod counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
-	// err is the error in the cache. failures is how many inspections failed since the last good status.
+	// err is the error in the cache, also that of a superseded inspection. failures is how many errors
+	// were stored since the last good status.
 	err      error
 	failures int
 
@@ -69,7 +71,8 @@ type podRecord struct {
 
 	// published is the pod in its last update; nil if absent.
 	published *Pod
-	// change is the newest unpublished change; nil for none. An inspection for another *change is superseded.
+	// change is the newest change by a list that no inspection was published for; nil for none. Exits are
+	// not changes. An inspection for another *change is superseded.
 	change *change
 	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
 	sync bool
@@ -84,7 +87,7 @@ type change struct {
 }
 
 // snapshot is the part of a record that an inspection is made for and that is published with its result.
-// If the pod is published before, with an error, the snapshot becomes what was published.
+// inspectionFailed replaces it by what it publishes, even while a slow inspection is still in flight.
 type snapshot struct {
 	pod    *Pod // with the exits that became known since
 	at     stamp
@@ -93,7 +96,7 @@ type snapshot struct {
 	// publishedEarly is true if the exit of a new container was published, with an error, before this
 	// slow inspection returned.
 	publishedEarly bool
-	// inspectAgain is true if the pod must be inspected again, whatever the result.
+	// inspectAgain is true if the pod must be inspected again, even if the status agrees.
 	inspectAgain bool
 }
 

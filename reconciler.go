@@ -30,8 +30,9 @@ const (
 // the cache and the broadcaster.
 //
 // This file has the step. lists.go and inspections.go handle the results of calls, exits.go the exits,
-// requests.go what is asked for, and updates.go what is published. A file calls only files further on in
-// this list. docs/INTERNALS.md has the rules of the reconciler, each with its counterexample.
+// requests.go what is asked for, updates.go what is published, and cachewriter.go what the cache gets. A
+// file calls only files further on in this list. docs/INTERNALS.md has the rules, each with its
+// counterexample.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler

@@ -13,7 +13,7 @@ import (
 type request struct {
 	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
-	cause          Cause // of the oldest request; empty for none
+	cause          Cause // of the first request since none was open; empty for none
 	// hinted is true if a request was an event of the runtime; see followUp.
 	hinted bool
 }
