@@ -13,8 +13,8 @@ import (
 // list has shown the exit, a running status contradicts that list. See rules 20 to 22 of docs/CONTRACT.md.
 //
 // A runtime may start a container again with the same ID: the container then has another life. Lists show
-// another life as running after exited, statuses as another StartedAt. Start and end times are not
-// compared: a runtime short of CPU may stamp a start later than the end of the same life.
+// another life as running after exited, statuses as another StartedAt. The start and the end of one life
+// are not compared: a runtime short of CPU may stamp the start later.
 
 // end is what is known about the death of a container.
 type end struct {
@@ -23,7 +23,8 @@ type end struct {
 	endedBy time.Time
 	// since is when the reconciler learned of the death.
 	since time.Time
-	// settled is true if no further status of this end is awaited; see settle.
+	// settled is true if no further status of this end is awaited; see settle. Ends that the first full list
+	// shows are settled, but not counted.
 	settled bool
 	// restarted is true if the container has started again since.
 	restarted bool
@@ -349,7 +350,7 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	return list
 }
 
-// earlyExits are the newest exits of containers that no list has shown, by ID. Exits come from events
+// earlyExits are the newest exits of containers that no record has, by ID. Exits come from events
 // and from statuses. They are kept until a full list succeeds that began at least a period later and was
 // dropped for no pod.
 type earlyExits map[string]earlyExit

@@ -178,6 +178,9 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	r.forgetEnds(rec)
 }
 
+// errPodGone is the cause of a cancelled inspection if the pod is no longer listed.
+var errPodGone = errors.New("the pod is gone")
+
 // gone handles a list without the pod. The pod is published at once, without an inspection.
 func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec := found.rec

@@ -19,10 +19,10 @@ type podRecord struct {
 	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
 	// other is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
 
-	// pod is the pod in the newest believed list, without bad data; nil if absent. Containers that are
-	// known to have exited are exited in it, whatever the list shows.
+	// pod is the pod in the newest believed list, without bad data; nil if absent. Containers that have
+	// exited, by a status or an exit event, are exited in it, unless the list shows another life.
 	pod *Pod
-	// listed is the same pod without exits that are known from elsewhere.
+	// listed is the same pod as the list showed it. A container that a status shows restarted is unknown.
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
@@ -43,15 +43,15 @@ type podRecord struct {
 
 	// Work to do; see wants.
 
-	// request is the open request for a list.
+	// request merges the open requests for a list.
 	request request
 	// due has the time of each kind of later work; zero for none.
 	due [dueKinds]time.Time
 	// attempts is how many retries in a row were scheduled.
 	attempts int
-	// inspect is true if the pod needs an inspection.
+	// inspect is true if the pod needs an inspection. An inspection in flight that agrees clears it.
 	inspect bool
-	// inspecting is what the inspection in flight was begun for; nil if there is none.
+	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
 	inspecting *snapshot
 	// lastInspected is when the last successful inspection ended.
 	lastInspected time.Time
@@ -69,10 +69,10 @@ type podRecord struct {
 
 	// The subscribers.
 
-	// published is the pod in its last update; nil if absent.
+	// published is the pod in the newest update; nil if absent. Each subscriber compares updates by itself.
 	published *Pod
-	// change is the newest change by a list that no inspection was published for; nil for none. Exits are
-	// not changes. An inspection for another *change is superseded.
+	// change is the newest change by a list that no inspection was published for; nil for none. An exit
+	// that no list shows is not a change. An inspection for another *change is superseded.
 	change *change
 	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
 	sync bool
@@ -82,7 +82,8 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the unpublished pod as the first full list showed it; nil if it was absent.
+	// initial is the unpublished pod as the first full list, or a pod list before it, showed it; nil if it
+	// was absent.
 	initial *Pod
 }
 
@@ -107,7 +108,7 @@ const (
 	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
 	// retry requests a list after an inspection that failed or contradicted the record, or while an
-	// exit is unconfirmed. That list leads to an inspection, if one is still needed; see confirmed.
+	// exit is unconfirmed or not listed. That list leads to an inspection, if one is still needed; see confirmed.
 	// endBackOff clears it.
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
@@ -136,7 +137,7 @@ func (rec *podRecord) isOpen() bool {
 	return rec.List != nil || rec.Inspection != nil || rec.request.newest > 0 || !rec.wants().Wake.IsZero()
 }
 
-// observedAt returns the stamp of the newest list that confirms the cached status.
+// observedAt returns the stamp of the list by which the cached status counts as observed.
 func (rec *podRecord) observedAt() stamp {
 	if rec.stale {
 		return rec.observed
@@ -144,8 +145,8 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale records that the cached status no longer agrees with the record. The list stamped at
-// was the last to confirm it.
+// makeStale records that the cached status may not agree with the record. It counts as observed by the
+// list stamped at.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -172,7 +173,7 @@ type podRecords struct {
 	full stamp
 	// pods is how many pods are present.
 	pods int
-	// earlyExits are the exits of containers that no list has shown, or that lists no longer show.
+	// earlyExits are the exits of containers that no record has.
 	earlyExits earlyExits
 }
 
@@ -212,8 +213,8 @@ type comparison struct {
 	// changed is true if the list has changed the record. transitions are the changes of its containers.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list shows something new while an exit is unconfirmed. The pod is
-	// then stale and is inspected, unless the list changed it anyway.
+	// mayConfirmExit is true if the list shows something new while the pod awaits exits (awaitsExits). The
+	// pod is then stale and is inspected, unless the list changed it anyway.
 	mayConfirmExit bool
 }
 

@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"time"
 
@@ -87,7 +86,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.sched.Now = now
 	r.cache.advance(now)
 	r.takeExits(in.exits)
-	// Results come first, because they may answer requests. They are sorted so that a run can be repeated.
+	// Results come before requests, because they may answer some. They are sorted so that a run can be repeated.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
 	for _, res := range in.results {
 		r.takeResult(res)
@@ -300,11 +299,3 @@ func (r *reconciler) completeRelists() {
 		r.synced = true // see HasSynced
 	}
 }
-
-func (r *reconciler) badData(reason badReason, object string) {
-	log := func(message string, keysAndValues ...any) { r.out.info(0, message, keysAndValues...) }
-	r.metrics.badData(log, reason, object)
-}
-
-// errPodGone is the cause of a cancelled inspection if the pod is no longer listed.
-var errPodGone = errors.New("the pod is gone")
