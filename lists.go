@@ -196,8 +196,9 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.cache.Delete(rec.UID)
 	r.freshen(rec)
 	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
+	rec.change = nil
 	r.forgetEnds(rec)
-	rec.change, rec.statuses = nil, nil
+	rec.statuses = nil
 }
 
 // noteChange records a change that a list shows, and counts its transitions.

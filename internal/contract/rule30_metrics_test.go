@@ -275,3 +275,20 @@ func TestTransitionsByCause(t *testing.T) {
 		}, "period")
 	})
 }
+
+// Rule 30: a pod whose first inspection is stuck has a death by an exit event, and goes. The death counts.
+func TestRule30DeathInAPodThatWasNeverInspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, listing)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		heal := n.Hang(plegtest.GetPodStatus, "a")
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 3))
+		synctest.Wait()
+		n.RemovePod("a")
+		time.Sleep(5 * time.Second)
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+		heal()
+	})
+}
