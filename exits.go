@@ -179,7 +179,8 @@ func startedAgain(ended, s *Status) bool {
 // setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
-// forgetStatuses deletes and returns the statuses of other containers than those needed, in statuses or in ends.
+// forgetStatuses deletes and returns the statuses of other containers than those needed, in statuses or
+// in ends. takeStatus keeps the exits among them as early exits.
 func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 	if len(rec.statuses) <= len(statuses) {
 		return nil

@@ -12,7 +12,7 @@ import (
 
 // podRecord is everything that is known of one pod, and everything that is still to be done for it.
 type podRecord struct {
-	// Pod is written by the schedule only: UID, the calls in flight, List and Inspection, and StuckSince,
+	// Pod has UID and, written by the schedule only, the calls in flight, List and Inspection, and StuckSince,
 	// when the oldest unanswered slow inspection began.
 	schedule.Pod
 
@@ -35,10 +35,10 @@ type podRecord struct {
 	// The containers, by ID; see exits.go.
 
 	// statuses has what an inspection, an exit event or a restart in a list showed last of each container,
-	// even if the cache rejected that status.
+	// even if storeUnlessOutdated dropped that status.
 	statuses map[string]*Status
 	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
-	// published, and no inspection in flight can show it.
+	// published, and neither an inspection in flight nor change.initial has it.
 	ends map[string]*end
 
 	// Work to do; see wants.
@@ -49,7 +49,7 @@ type podRecord struct {
 	due [dueKinds]time.Time
 	// attempts is how many retries in a row were scheduled.
 	attempts int
-	// inspect is true if the pod needs an inspection. An inspection in flight that agrees clears it.
+	// inspect is true if an inspection must begin. Its begin clears it, and so does a result that agrees.
 	inspect bool
 	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
 	inspecting *snapshot
@@ -82,8 +82,7 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the unpublished pod as the first full list, or a pod list before it, showed it; nil if it
-	// was absent.
+	// initial is the pod as the first full list, or a pod list before it, showed it; nil if it was absent.
 	initial *Pod
 }
 

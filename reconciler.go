@@ -28,10 +28,9 @@ const (
 // inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
 // the cache and the broadcaster.
 //
-// This file has the step. lists.go and inspections.go handle the results of calls, exits.go the exits,
-// requests.go what is asked for, updates.go what is published, and cachewriter.go what the cache gets. A
-// file calls only files further on in this list. docs/INTERNALS.md has the rules, each with its
-// counterexample.
+// This file has the step. lists.go and inspections.go handle the results of calls, requests.go has what is
+// asked for, updates.go what is published, cachewriter.go what the cache gets, and exits.go what is known
+// of exits. A file calls only files further on in this list. docs/INTERNALS.md has the rules.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
