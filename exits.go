@@ -21,7 +21,7 @@ type end struct {
 	// endedBy is a time by which the known ends have happened; zero if unknown. An exit that is not after it
 	// is one of these, or of an earlier life.
 	endedBy time.Time
-	// since is when the reconciler learned of the death.
+	// since is when the reconciler learned of the death or, after an exit event, when a status confirmed it.
 	since time.Time
 	// settled is true if no further status of this end is awaited; see settle. Ends that the first full list
 	// shows are settled, but not counted.
@@ -86,13 +86,12 @@ func (rec *podRecord) awaitsExits() bool {
 // takeExit applies an exit event to a container of the record. news is false if it changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
-	if last := rec.statuses[id]; hasExited(last) && !last.EndUnknown {
+	last, known := rec.statuses[id], rec.ends[id]
+	isEarlier := known != nil && !known.endedBy.IsZero() && !e.FinishedAt.After(known.endedBy) // or without a time
+	if isEarlier || hasExited(last) && !last.EndUnknown {
 		return false
 	}
-	if known := rec.ends[id]; known != nil && !known.endedBy.IsZero() && !e.FinishedAt.After(known.endedBy) {
-		return false // an exit of an earlier life, or without a time
-	}
-	rec.setStatus(exitStatus(rec.statuses[id], c, e, r.sched.Now))
+	rec.setStatus(exitStatus(last, c, e, r.sched.Now))
 	isDead := func(other string) bool { return other == id }
 	if pod := withExited(rec.pod, isDead); pod != rec.pod {
 		rec.pod = pod
@@ -112,21 +111,23 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	deaths := 0                      // that only the status shows
 	pod, listed := finder(rec.pod.containers()), finder(rec.listed.containers())
-	first := finder(status.ContainerStatuses)
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, known, c := rec.statuses[id], rec.ends[id], pod(id)
 		switch {
-		case first(id) != s: // bad data: the first status counts
 		case hasExited(s):
 			if known != nil && known.restarted && !s.FinishedAt.After(known.endedBy) {
 				break // this status is of an earlier life
 			}
-			if s.EndUnknown && hasExited(last) && !last.EndUnknown { // the status confirms the exit, but knows less about it
-				confirmed := *last
-				confirmed.Unconfirmed = false
+			if s.EndUnknown && hasExited(last) && !last.EndUnknown && !startedAgain(last, s) { // the exit is known already
+				confirmed := *s
+				confirmed.ExitCode, confirmed.FinishedAt, confirmed.EndUnknown = last.ExitCode, last.FinishedAt, false
+				confirmed.Reason, confirmed.Message = last.Reason, last.Message
 				s = &confirmed
 				put(&corrected, id, s)
+			}
+			if known != nil && last != nil && last.Unconfirmed {
+				known.since = r.sched.Now // the runtime's own reason may still follow
 			}
 			rec.setStatus(s)
 			if c != nil && !isExited(c) {
@@ -135,7 +136,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
 			// The end of the previous life was never observed.
-			if last != nil && known == nil && !last.StartedAt.IsZero() && startedAgain(last, s) {
+			if last != nil && (known == nil || known.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
@@ -269,7 +270,9 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if e.restarted || !hasExited(s) {
 			continue
 		}
-		e.endedBy = later(e.endedBy, s.FinishedAt)
+		if !s.EndUnknown { // its FinishedAt is when the runtime noticed
+			e.endedBy = later(e.endedBy, s.FinishedAt)
+		}
 		late := e.since.Add(reasonCheckWait)
 		if s.Unconfirmed {
 			late = e.since.Add(unconfirmedWait)
@@ -377,7 +380,7 @@ func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
 	for _, c := range listed.containers() {
 		if e, is := s[c.ID.ID]; is {
 			delete(s, c.ID.ID)
-			if last := rec.statuses[c.ID.ID]; !hasExited(last) {
+			if last := rec.statuses[c.ID.ID]; !hasExited(last) || last.EndUnknown {
 				rec.setStatus(exitStatus(last, c, e.ContainerExit, e.at))
 			}
 		}

@@ -209,7 +209,8 @@ func newWorld(sc *scope, th *things) *world {
 }
 
 func (w *world) subscribe() {
-	events := w.r.updates.Subscribe(context.Background(), subscriptionOptions{Capacity: 64, Lasting: true})
+	events := w.r.updates.Subscribe(context.Background(),
+		subscriptionOptions{Events: eventsInSteps(stepEvents, false), Capacity: 64, Lasting: true})
 	w.follow = append(w.follow, &follower{events: events})
 }
 

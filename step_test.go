@@ -116,7 +116,8 @@ func (s *stepper) make(d *datadriven.TestData) {
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
 	m := newMetrics()
 	updates := newBroadcaster(m.countDiscarded)
-	s.events = updates.Subscribe(s.t.Context(), subscriptionOptions{Capacity: 1000, Lasting: true})
+	s.events = updates.Subscribe(s.t.Context(),
+		subscriptionOptions{Events: eventsInSteps(stepEvents, false), Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
 	s.r = newReconciler(cfg, epoch, s.cache, updates, m)
 }

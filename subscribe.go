@@ -53,7 +53,8 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
 
-func (g *GenericPLEG) subscription(opts []SubscribeOption) (o subscriptionOptions) {
+func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
+	o := subscriptionOptions{Events: eventsInSteps(stepEvents, false)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -97,8 +98,8 @@ type Handler struct {
 	// PodSync may correct it later.
 	OnContainerDied func(*PodLifecycleEvent)
 	// OnContainerEnded is called once after OnContainerDied, some seconds later at most: when the
-	// exit code and the reason are final, or the container is gone. Use it to report or count each
-	// end once. If no inspection has shown the end, Status is nil or shows the container running.
+	// exit code and the reason are final, or the container is gone or started again. Use it to report or
+	// count each end once. If no inspection has shown the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)

@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,7 +48,7 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 
 // publish publishes an update of the pod. The cache must already have the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses, u.settled = rec.statusesOf(u.pod, rec.published, u.initial), nil
+	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	for _, c := range u.pod.containers() {
 		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
 			put(&u.settled, c.ID.ID, true)
@@ -58,18 +59,6 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	r.logTransitions(rec, u.pod)
 	rec.published = u.pod
 	r.updates.Publish(u)
-}
-
-// statusesOf returns the newest statuses of the containers of some pods, each once; a pod may be nil.
-func (rec *podRecord) statusesOf(pods ...*Pod) (statuses lastStatuses) {
-	taken := make(map[string]bool, len(rec.statuses))
-	for c := range containersOf(pods...) {
-		if s := rec.statuses[c.ID.ID]; s != nil && !taken[c.ID.ID] {
-			taken[c.ID.ID] = true
-			statuses = append(statuses, s)
-		}
-	}
-	return statuses
 }
 
 func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
@@ -104,10 +93,6 @@ func (updateRules) Initial(u *update) *update {
 	initial := *u
 	initial.initial, initial.sync = u.pod, false
 	return &initial
-}
-
-func (updateRules) Events(delivered, u *update) []*PodLifecycleEvent {
-	return inSteps(delivered, u, stepEvents)
 }
 
 // inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there are

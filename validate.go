@@ -74,7 +74,15 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 		good.Annotations = pod.Annotations
 	}
 	bad := func() { report(badNil, "item in the status of pod "+string(pod.ID)) }
-	good.ContainerStatuses = withoutNil(good.ContainerStatuses, bad)
+	taken := make(map[string]bool)
+	good.ContainerStatuses, _ = rewrite(withoutNil(good.ContainerStatuses, bad), func(s *Status) *Status {
+		if taken[s.ID.ID] {
+			report(badDuplicate, "status of container "+s.ID.ID)
+			return nil
+		}
+		taken[s.ID.ID] = true
+		return s
+	})
 	good.ActiveContainerStatuses = withoutNil(good.ActiveContainerStatuses, bad)
 	good.SandboxStatuses = withoutNil(good.SandboxStatuses, bad)
 	return &good, nil

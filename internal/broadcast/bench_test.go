@@ -29,11 +29,11 @@ func BenchmarkPublish(b *testing.B) {
 		{"stalled", 1, 1, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			s := broadcast.New(rules, func(int) {})
+			s := broadcast.New[string, update, event](rules, func(int) {})
 			defer s.Halt()
 			var outs []chan event
 			for range c.subscribers {
-				outs = append(outs, s.Subscribe(context.Background(), everything{Capacity: c.capacity}))
+				outs = append(outs, s.Subscribe(context.Background(), everything{Events: rules.Events, Capacity: c.capacity}))
 			}
 			i := 0
 			b.ReportAllocs()

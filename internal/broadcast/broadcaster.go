@@ -24,12 +24,12 @@ import (
 	"sync"
 )
 
-// Rules define updates of type U, each the newest state of a key of type K, and their events of
-// type E. For a delivered update, the zero U means that nothing was delivered.
+// Rules define updates of type U, each the newest state of a key of type K. For a delivered update, the
+// zero U means that nothing was delivered.
 //
 // The methods must depend on their arguments only. They are called with a lock held and must not
 // use the Broadcaster.
-type Rules[K cmp.Ordered, U, E any] interface {
+type Rules[K cmp.Ordered, U any] interface {
 	// Key returns the key of an update.
 	Key(update U) K
 	// Gone reports whether the key no longer exists after the update.
@@ -37,9 +37,6 @@ type Rules[K cmp.Ordered, U, E any] interface {
 	// Initial returns the first update for a new subscriber, made from the newest one. It omits what
 	// earlier subscribers requested.
 	Initial(update U) U
-	// Events returns the events that lead from delivered to update. The caller does not modify the
-	// slice, but may keep it.
-	Events(delivered, update U) []E
 	// Coalesce merges earlier, which was not delivered, into later. The result has the state of later.
 	// discarded is how many transitions are lost.
 	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
@@ -48,7 +45,7 @@ type Rules[K cmp.Ordered, U, E any] interface {
 // Broadcaster has the newest update of each key, and the subscriptions. Its methods are safe for
 // concurrent use, but each Start must be followed by Halt before the next Start.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
-	rules     Rules[K, U, E]
+	rules     Rules[K, U]
 	discarded func(n int)
 
 	// pumps are the running pumps, which Halt waits for.
@@ -63,17 +60,18 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 // New returns an empty broadcaster. It calls discarded with the number of transitions that a
 // subscriber will not get because of coalescing. discarded is called with a lock held: it must not
 // use the Broadcaster.
-func New[K cmp.Ordered, U, E any](rules Rules[K, U, E], discarded func(n int)) *Broadcaster[K, U, E] {
+func New[K cmp.Ordered, U, E any](rules Rules[K, U], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
 
-// Options are the options of a subscription. The zero value is valid.
+// Options are the options of a subscription.
 type Options[U, E any] struct {
 	// Capacity is the capacity of the channel. Updates that do not fit into it are coalesced.
 	Capacity int
 	// Lasting is true if the channel stays open at Halt.
 	Lasting bool
-	// Events replaces Rules.Events for this subscription; nil for no replacement.
+	// Events returns the events that lead from delivered to update. What Rules says of methods holds. The caller
+	// does not modify the slice, but may keep it.
 	Events func(delivered, update U) []E
 }
 
@@ -118,9 +116,6 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 
 // subscribe adds a subscription, starting with the existing keys.
 func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E]) *subscription[K, U, E] {
-	if o.Events == nil {
-		o.Events = b.rules.Events
-	}
 	s := &subscription[K, U, E]{
 		b: b, options: o, out: make(chan E, max(o.Capacity, 0)), pending: make(map[K]*list.Element),
 	}

@@ -183,7 +183,7 @@ func TestNilContext(t *testing.T) {
 	var none context.Context
 	for name, subscribe := range map[string]func(context.Context){
 		"Subscribe": func(ctx context.Context) { s.Subscribe(ctx, 1, false) },
-		"Follow":    func(ctx context.Context) { _ = s.Follow(ctx, everything{}, func(event) {}) },
+		"Follow":    func(ctx context.Context) { _ = s.Follow(ctx, everything{Events: levels{}.Events}, func(event) {}) },
 	} {
 		func() {
 			defer func() {

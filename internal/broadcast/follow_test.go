@@ -49,7 +49,7 @@ func TestFollow(t *testing.T) {
 				}
 				s.publish("b1 a2")
 				ctx, cancel := context.WithCancelCause(t.Context())
-				f := s.follow(ctx, everything{})
+				f := s.follow(ctx, everything{Events: levels{}.Events})
 				f.want(t, "what exists", "a+ a+ b+", false)
 				s.publish("a1! c1")
 				s.Fill()
@@ -75,7 +75,7 @@ func TestFollowUntilHalt(t *testing.T) {
 		s := newStation()
 		s.Start()
 		ctx, cancel := context.WithCancel(t.Context())
-		f := s.follow(ctx, everything{})
+		f := s.follow(ctx, everything{Events: levels{}.Events})
 		s.publish("a1")
 		synctest.Wait()
 		s.Halt()
@@ -84,7 +84,7 @@ func TestFollowUntilHalt(t *testing.T) {
 			t.Errorf("got %v", f.err)
 		}
 		cancel()
-		err := s.Follow(ctx, everything{}, func(event) { t.Error("called") })
+		err := s.Follow(ctx, everything{Events: levels{}.Events}, func(event) { t.Error("called") })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
@@ -109,7 +109,7 @@ func TestFollowEndsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			calls := 0
-			err := s.Follow(ctx, everything{}, func(event) {
+			err := s.Follow(ctx, everything{Events: levels{}.Events}, func(event) {
 				if calls++; calls == 2 {
 					s.publish("b1") // nothing is locked
 					c.end(s, cancel)
@@ -152,7 +152,7 @@ func (s *station) followSlowly(t *testing.T, options everything) (goOn func() (e
 func TestSlowFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
-		follow := s.followSlowly(t, everything{})
+		follow := s.followSlowly(t, everything{Events: levels{}.Events})
 		s.publish("b1 a2 b3 a1 c1 c0")
 		s.wantBacklog(t, 1, 1)
 		s.wantDiscarded(t, 4) // a went up and down, c came and went
@@ -179,7 +179,7 @@ func TestFollowEndsWhileHandling(t *testing.T) {
 					defer cancel()
 					calls, handling := 0, make(chan struct{})
 					go func() {
-						_ = s.Follow(ctx, everything{}, func(event) {
+						_ = s.Follow(ctx, everything{Events: levels{}.Events}, func(event) {
 							calls++
 							<-handling
 						})
@@ -219,7 +219,7 @@ func TestFollowerPanics(t *testing.T) {
 				s.wantBacklog(t, 0, 0)
 				s.Halt()
 			}()
-			_ = s.Follow(t.Context(), everything{}, func(event) { panic("oops") })
+			_ = s.Follow(t.Context(), everything{Events: levels{}.Events}, func(event) { panic("oops") })
 			t.Error("it has returned")
 		})
 	}
@@ -229,7 +229,7 @@ func TestFollowerPanics(t *testing.T) {
 func TestFollowWithCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
-		follow := s.followSlowly(t, everything{Capacity: 3})
+		follow := s.followSlowly(t, everything{Events: levels{}.Events, Capacity: 3})
 		s.publish("b1 b0 b1 c1 c0 c1 d1")
 		s.wantDiscarded(t, 2)
 		want(t, "events", follow(), "a+ b+ b- b+ c+ d+")

@@ -77,12 +77,12 @@ type station struct {
 }
 
 func (s *station) Subscribe(ctx context.Context, capacity int, lasting bool) chan event {
-	return s.Broadcaster.Subscribe(ctx, everything{Capacity: capacity, Lasting: lasting})
+	return s.Broadcaster.Subscribe(ctx, everything{Events: levels{}.Events, Capacity: capacity, Lasting: lasting})
 }
 
 func newStation() *station {
 	s := &station{}
-	s.Broadcaster = broadcast.New(levels{}, func(n int) { s.discarded += n })
+	s.Broadcaster = broadcast.New[string, update, event](levels{}, func(n int) { s.discarded += n })
 	return s
 }
 

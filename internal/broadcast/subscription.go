@@ -13,7 +13,7 @@ import (
 // Committed events go into the channel as far as they fit, and a pump sends the rest.
 type subscription[K cmp.Ordered, U, E any] struct {
 	b       *Broadcaster[K, U, E]
-	options Options[U, E]   // Events is not nil
+	options Options[U, E]
 	ctx     context.Context // ends when the subscription ends
 	end     func()          // ends ctx
 	out     chan E

@@ -75,7 +75,8 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 		}()
 		returned := method(ctx)
 		if returned != nil {
-			_ = returned.Error() // panics here, not in the reconciler, if the error is a nil pointer
+			_ = returned.Error() // panics here, not in the reconciler, if the error is or wraps a nil pointer
+			_ = Panicked(returned)
 		}
 		err = returned
 	}()

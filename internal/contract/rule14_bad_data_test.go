@@ -3,6 +3,7 @@ package contract_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -310,7 +311,7 @@ func TestRule14DuplicateInALongList(t *testing.T) {
 		if got := len(read(events)); got != 100 {
 			t.Errorf("%d events", got)
 		}
-		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_id")
+		wantMetric(t, reg, "pleg_bad_data_total", 2, "reason", "duplicate_id") // in the list and in the status
 		wantMetric(t, reg, "pleg_bad_data_total", 0, "reason", "unknown_state")
 	})
 }
@@ -359,7 +360,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 // Rule 14: nil items of a status are left out, and the others stay, in their order.
 func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := &pleg.Status{Name: "one"}, &pleg.Status{Name: "two"}
+		one, two := &pleg.Status{ID: pleg.ContainerID{ID: "1"}}, &pleg.Status{ID: pleg.ContainerID{ID: "2"}}
 		sandbox := &runtimeapi.PodSandboxStatus{Id: "s"}
 		rt := &scripted{
 			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },
@@ -561,5 +562,38 @@ func TestRule14ReportersPanic(t *testing.T) {
 			t.Errorf("the report is %+v", r)
 		}
 		wantMetric(t, reg, "pleg_bad_data_total", 2, "reason", "panic")
+	})
+}
+
+// Rule 14: an error may wrap a nil pointer. Its text is fine, and to unwrap it panics.
+func TestRule14ErrorThatPanicsWhenUnwrapped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(pods(1)...)
+		var missing *fs.PathError
+		n.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("cannot list: %w", missing))
+		if err := n.g.Relist(t.Context()); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+// Rule 14: a status that repeats a container is corrected and counted, and the pod stays fresh.
+func TestRule14RepeatedContainerInAStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		status := statusOf(n.Pod("a"))
+		status.ContainerStatuses = append(status.ContainerStatuses, status.ContainerStatuses...)
+		n.SetStatus("a", status)
+		n.start()
+		time.Sleep(10 * time.Second)
+		if !fresh(n.cache, "a", time.Now().Add(-2*time.Second)) {
+			t.Error("the pod does not become fresh")
+		}
+		wantMetric(t, reg, "pleg_bad_data_total", 1, "reason", "duplicate_id")
+		if got := len(mustGet(t, n.cache).ContainerStatuses); got != 1 {
+			t.Errorf("%d statuses of one container", got)
+		}
 	})
 }

@@ -447,3 +447,47 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 		t.Errorf("after 500 inspections the heap has grown by %d bytes", grown)
 	}
 }
+
+// Rule 20: a life that no list has shown has an unknown end. It does not get the code of the life before.
+func TestRule20UnknownEndOfAnotherLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		n.ExitContainer("a", "a1", 3, "Error")
+		first := statusOf(n.Pod("a"))
+		first.ContainerStatuses[0].StartedAt, first.ContainerStatuses[0].ExitCode = time.Now().Add(-time.Second), 3
+		n.SetStatus("a", first)
+		time.Sleep(5500 * time.Millisecond)
+		n.SetStatus("a", unknownEnd(n.Pod("a"), time.Now()))
+		n.g.RequestReinspect("a")
+		time.Sleep(time.Minute)
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; !s.EndUnknown {
+			t.Errorf("the end of the second life is that of the first: %+v", s)
+		}
+	})
+}
+
+// Rule 20: life 1 has ended in a list, and only statuses show lives 2 and 3. A late exit event of life 2 is no
+// death of life 3.
+func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(3 * time.Second)
+		start := func() {
+			n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+			status := statusOf(n.Pod("a"))
+			status.ContainerStatuses[0].StartedAt = time.Now()
+			n.SetStatus("a", status)
+			n.g.RequestReinspect("a")
+			time.Sleep(3 * time.Second)
+		}
+		start()
+		second := exitOf("a1", 2)
+		start()
+		n.EmitExit(second)
+		time.Sleep(time.Minute)
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("the cache has a1 %s; events: %v", got, readStatuses(events))
+		}
+	})
+}

@@ -525,3 +525,74 @@ func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 		})
 	}
 }
+
+// unknownEnd is a status of an end that the runtime does not know: it shows when it noticed.
+func unknownEnd(p *pleg.Pod, started time.Time) *pleg.PodStatus {
+	status := statusOf(p)
+	for _, s := range status.ContainerStatuses {
+		s.State, s.ExitCode, s.Reason, s.EndUnknown = pleg.ContainerStateExited, 255, "Unknown", true
+		s.StartedAt, s.FinishedAt, s.LogPath = started, time.Now(), "/log"
+	}
+	return status
+}
+
+// Rule 21: the first status that shows the exit of an exit event does not know its code. It gets the event's,
+// and keeps its other fields.
+func TestRule21UnknownEndKeepsTheRuntimesFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listing)
+		n.start()
+		var started bool
+		go func() {
+			_ = n.g.Handle(t.Context(), pleg.Handler{OnContainerStarted: func(*pleg.PodLifecycleEvent) { started = true }})
+		}()
+		synctest.Wait()
+		n.EmitExit(exitOf("a1", 3))
+		pod := bare("a", plegtest.Exited("a1"))
+		n.SetPods(pod)
+		n.SetStatus("a", unknownEnd(pod, time.Now().Add(-time.Second)))
+		time.Sleep(time.Minute)
+		s := mustGet(t, n.cache).ContainerStatuses[0]
+		if s.ExitCode != 3 || s.EndUnknown || s.Unconfirmed || s.StartedAt.IsZero() || s.LogPath == "" || !started {
+			t.Errorf("the status is %+v; OnContainerStarted was called: %v", s, started)
+		}
+	})
+}
+
+// Rule 21: an exit event corrects an unknown end, although the runtime noticed that end later.
+func TestRule21ExitEventAfterAnUnknownEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(1500 * time.Millisecond)
+		exit := exitOf("a1", 3)
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		n.SetStatus("a", unknownEnd(n.Pod("a"), time.Now().Add(-time.Second)))
+		time.Sleep(time.Second)
+		n.EmitExit(exit)
+		time.Sleep(time.Minute)
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ExitCode != 3 || s.EndUnknown {
+			t.Errorf("the status is %+v; events: %v", s, readStatuses(events))
+		}
+	})
+}
+
+// Rule 21: the same, and the event came before a list showed the container.
+func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(1500 * time.Millisecond)
+		n.Hang(plegtest.GetPod, "a")
+		n.EmitExit(exitOf("a2", 3))
+		status := unknownEnd(bare("a", plegtest.Exited("a2")), time.Now().Add(-time.Second))
+		status.ContainerStatuses = append(status.ContainerStatuses, statusOf(n.Pod("a")).ContainerStatuses...)
+		n.SetStatus("a", status)
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		n.SetContainer("a", "a2", pleg.ContainerStateExited)
+		time.Sleep(time.Minute)
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ID.ID != "a2" || s.ExitCode != 3 || s.EndUnknown {
+			t.Errorf("the status is %+v", s)
+		}
+	})
+}

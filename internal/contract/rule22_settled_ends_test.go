@@ -179,3 +179,20 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 		}
 	})
 }
+
+// Rule 22: the runtime's status shows an exit seconds after its exit event, and the reason even later.
+func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(1500 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 137))
+		time.Sleep(2800 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(400 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "OOMKilled")
+		time.Sleep(time.Minute)
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.Reason != "OOMKilled" {
+			t.Errorf("the reason is %s; events: %v", s.Reason, readStatuses(events))
+		}
+	})
+}
