@@ -28,7 +28,7 @@ const (
 )
 
 // reconnect has the waits before the next connection.
-var reconnect = backoff.Policy{First: time.Second, Longest: 5 * time.Second}
+var reconnect = backoff.Policy{First: time.Second, Longest: 2 * time.Second}
 
 // errStopped is why a call was cancelled by Stop.
 var errStopped = errors.New("the generator was stopped")
