@@ -217,7 +217,7 @@ func (rec *podRecord) needed() map[string]bool {
 }
 
 // noteTransitions records the deaths and restarts that a list shows. began is when the list began.
-// existed is true for a pod that appears in the first full list: its exited containers died before,
+// existed is true for a pod in the first full list or a pod list before it: its exited containers died before,
 // so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	listed := finder(rec.listed.containers())
@@ -344,7 +344,7 @@ func listedStatus(c *Container) *Status {
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
-	s.ExitCode, s.Reason, s.Message, s.Unconfirmed = 0, "", "", false
+	s.ExitCode, s.Reason, s.Message, s.Unconfirmed, s.EndUnknown = 0, "", "", false, false
 	return &s
 }
 

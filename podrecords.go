@@ -35,7 +35,7 @@ type podRecord struct {
 	// The containers, by ID; see exits.go.
 
 	// statuses has what an inspection, an exit event or a restart in a list showed last of each container,
-	// even if storeUnlessOutdated dropped that status.
+	// even if storeUnlessOutdated dropped that status. A known exit stays until another life is shown.
 	statuses map[string]*Status
 	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
 	// published, and neither an inspection in flight nor change.initial has it.
@@ -49,11 +49,11 @@ type podRecord struct {
 	due [dueKinds]time.Time
 	// attempts is how many retries in a row were scheduled.
 	attempts int
-	// inspect is true if an inspection must begin. Its begin clears it, and so does a result that agrees.
+	// inspect is true if an inspection must begin. Its begin clears it; see storeAgreeing, too.
 	inspect bool
 	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
 	inspecting *snapshot
-	// lastInspected is when the last successful inspection ended.
+	// lastInspected is when the last successful inspection ended. Ignored results do not count.
 	lastInspected time.Time
 
 	// The cache.
@@ -69,7 +69,7 @@ type podRecord struct {
 
 	// The subscribers.
 
-	// published is the pod in the newest update; nil if absent. Each subscriber compares updates by itself.
+	// published is the pod in the newest update; nil if absent or none. Each subscriber compares updates by itself.
 	published *Pod
 	// change is the newest change by a list that no inspection was published for; nil for none. An exit
 	// that no list shows is not a change. An inspection for another *change is superseded.
@@ -82,7 +82,8 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the pod as the first full list, or a pod list before it, showed it; nil if it was absent.
+	// initial is the pod as the first full list, or a pod list before it, showed it; nil for none, and for
+	// later changes. Events from nothing to it are Initial.
 	initial *Pod
 }
 
@@ -213,7 +214,7 @@ type comparison struct {
 	changed     bool
 	transitions []transition
 	// mayConfirmExit is true if the list shows something new while the pod awaits exits (awaitsExits). The
-	// pod is then stale and is inspected, unless the list changed it anyway.
+	// pod is then stale and is inspected, as after a change.
 	mayConfirmExit bool
 }
 

@@ -40,7 +40,7 @@ type reconciler struct {
 	metrics *metrics
 	backOff backoff.Policy
 
-	// all is the open request for a full list.
+	// all is the open request for a full list. A full list answers it even if it is dropped for some pods.
 	all     request
 	relists relists
 	// firstFull is the stamp of the first successful full list.
@@ -99,7 +99,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 }
 
 // takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
-// exit of a sandbox is only that. The exit of an unknown container is kept until a list shows the container.
+// exit of a sandbox is only that. The exit of an unknown container is kept for a while; see earlyExits.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {

@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -594,5 +595,26 @@ func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ID.ID != "a2" || s.ExitCode != 3 || s.EndUnknown {
 			t.Errorf("the status is %+v", s)
 		}
+	})
+}
+
+// Rule 21: an unknown end is of its life. The status of a container that was started again has none, also if
+// the next inspection fails.
+func TestRule21StartAfterAnUnknownEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		n.SetStatus("a", unknownEnd(n.Pod("a"), time.Now().Add(-time.Second)))
+		time.Sleep(5 * time.Second)
+		read(events)
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(1500 * time.Millisecond)
+		for len(events) > 0 {
+			if e := <-events; e.Type == pleg.ContainerStarted && (e.Status == nil || e.Status.EndUnknown) {
+				t.Errorf("Started has the status %+v", e.Status)
+			}
+		}
+		heal()
 	})
 }
