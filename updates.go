@@ -208,7 +208,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 }
 
 // lastStatuses are the newest statuses of a pod's containers, and of removed containers if their
-// end was not delivered yet. The slice is shared, for example with the cache, and never modified.
+// end was not delivered yet. They have no order. The slice is shared and never modified.
 type lastStatuses []*Status
 
 // with adds older statuses of containers of the pods that have none yet. A pod may be nil.

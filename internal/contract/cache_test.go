@@ -28,7 +28,7 @@ func TestGetAllIsSorted(t *testing.T) {
 }
 
 // naiveCache is the contract of the cache written down without a care for cost:
-// it remembers everything that it was ever told, and derives the answers.
+// it remembers everything that it was ever given, and derives the answers.
 type naiveCache map[types.UID]*naiveEntry
 
 type naiveEntry struct {

@@ -126,8 +126,8 @@ func newReplay(t testing.TB) *replay {
 	return &replay{t, make(map[string]pleg.PodLifeCycleEventType)}
 }
 
-// readNews returns what a channel of events has now, a line each, those that are initial
-// with an equals sign before them.
+// readNews returns the events that a channel has now, one per line. Initial events have an equals sign
+// before them.
 func readNews(ch <-chan *pleg.PodLifecycleEvent) []string {
 	var lines []string
 	for len(ch) > 0 {

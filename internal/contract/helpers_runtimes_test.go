@@ -55,8 +55,8 @@ func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus,
 	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
 }
 
-// churning is a runtime whose pods come and go, with an event each time. It keeps nothing
-// of those that are gone, so that the heap shows what the generator keeps.
+// churning is a runtime whose pods come and go, with an event each time. It forgets
+// pods that are gone, so that the heap shows what the generator keeps.
 type churning struct {
 	listsFail atomic.Bool
 	observe   atomic.Pointer[func(pleg.ContainerEvent)]

@@ -103,7 +103,7 @@ func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	}
 }
 
-// What is held is bounded by what exists: pods that came and went leave nothing
+// Memory is bounded by what exists: pods that came and went leave nothing
 // behind, whoever asked for them and whoever does not read.
 func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	if raceEnabled {

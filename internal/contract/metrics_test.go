@@ -62,7 +62,7 @@ kubelet_evented_pleg_connection_success_count 0
 	})
 }
 
-// A relist that hangs can be seen while it hangs; once it is over, the histogram
+// A relist that is stuck can be seen while it is stuck; once it is over, the histogram
 // has a bucket for it.
 func TestRelistInProgressIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestWithoutKubeletMetrics(t *testing.T) {
 	})
 }
 
-// Histograms have native buckets beside the classic ones.
+// Histograms have native and classic buckets.
 func TestNativeHistograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -335,7 +335,7 @@ func TestNativeHistograms(t *testing.T) {
 	})
 }
 
-// What a runtime replays of the time before the connection says nothing of the stream's
+// Events that a runtime replays from before the connection do not count for the stream's
 // latency; it is a hint all the same.
 func TestReplayedEventsAreNoLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

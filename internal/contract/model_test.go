@@ -95,7 +95,7 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// watch is read at once: published is what everybody has been told.
+	// watch is read at once: published is what subscribers were sent.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
 	// firstPublished is true from when what the first full list showed is published.

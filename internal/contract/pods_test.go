@@ -98,7 +98,7 @@ func TestEventInALine(t *testing.T) {
 	}
 }
 
-// Pods are those that were listed last, inspected or not.
+// Pods returns the newest listed pods, inspected or not.
 func TestPodsAsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

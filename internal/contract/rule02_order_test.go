@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 2: the events of other pods do not wait for a pod that hangs.
+// Rule 2: the events of other pods do not wait for a pod that is stuck.
 func TestRule2HungPodDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -209,7 +209,7 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 }
 
 // A pod that appears after the first full list is news also for who subscribes while it is
-// inspected: nobody has been told of it before.
+// inspected: nobody was sent it before.
 func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -295,8 +295,8 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 	})
 }
 
-// Rule 4: the first full list shows a container running whose exit was told while it was in flight: that
-// is news, and is counted.
+// Rule 4: an exit is reported while the first full list is in flight, and the list shows the container
+// running. The death is not Initial, and is counted.
 func TestRule4ExitBesideTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

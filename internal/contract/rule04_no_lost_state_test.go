@@ -59,7 +59,7 @@ func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
 	}
 }
 
-// Rule 4: what is held for a subscriber that never reads is bounded by what
+// Rule 4: the backlog of a subscriber that never reads is bounded by what
 // exists, not by how long it does not read.
 func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -126,7 +126,7 @@ func TestStatusesOf44Deaths(t *testing.T) {
 }
 
 // A container in a crash loop is another one each time. Lives that a slow reader misses are
-// merged, and the restart count says so; the deaths that it is told of have their status.
+// merged, and the restart count says so; the deaths that it is sent have their status.
 func TestStatusesOfACrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -176,7 +176,7 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 	})
 }
 
-// A subscriber that does not read is told the last status that was seen, whatever has become
+// A subscriber that does not read is sent the last status that was seen, whatever has become
 // of the container and of the pod meanwhile.
 func TestStatusesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -358,8 +358,8 @@ func TestExit(t *testing.T) {
 	})
 }
 
-// A PodSync that corrects how containers ended has each of them, also for a subscriber that was
-// behind; one that corrects nothing has none.
+// If ends are corrected, each container gets a PodSync, even for a slow subscriber. A PodSync that
+// corrects nothing has no container.
 func TestPodSyncOfALateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -302,7 +302,7 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 	})
 }
 
-// Rule 7: an inspection is as fresh as the newest list that has found no change since,
+// Rule 7: an inspection is as fresh as the newest list that found no change,
 // even a single-pod list that completed before it.
 func TestRule7InspectionIsAsFreshAsTheLastList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

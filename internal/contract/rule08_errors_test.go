@@ -266,7 +266,7 @@ func TestRule8SuccessBeginsAnew(t *testing.T) {
 	})
 }
 
-// Rule 8: an error stands beside the last good status, and readers get both.
+// Rule 8: readers get the error and the last good status.
 func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	broken := errors.New("broken")
 	c := pleg.NewCache()

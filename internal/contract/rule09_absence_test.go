@@ -99,7 +99,7 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 	})
 }
 
-// A pod that is gone is not reported, however long its last inspection hangs. An
+// A pod that is gone is not reported, however long its last inspection is stuck. An
 // inspection that honours its cancellation ends.
 func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 	})
 }
 
-// A pod that comes back under its UID while the inspection of its former life hangs is
+// A pod that comes back under its UID while the inspection of its former life is stuck is
 // delivered as it is now.
 func TestPodComesBackWhileItsInspectionHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -193,9 +193,9 @@ func TestPodComesBackBetweenTwoFullLists(t *testing.T) {
 	})
 }
 
-// A pod that has come back while its former inspection hangs: since when, and which list
+// A pod that has come back while its former inspection is stuck: since when, and which list
 // showed it. That call's return is no answer once it was cancelled, so that it still
-// counts when the next inspection hangs too.
+// counts when the next inspection is stuck too.
 func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

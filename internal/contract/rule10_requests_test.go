@@ -167,7 +167,7 @@ func TestRequestDuringList(t *testing.T) {
 	})
 }
 
-// Many requests at once are served by one full list, unless a full list hangs or has
+// Many requests at once are served by one full list, unless a full list is stuck or has
 // just been made.
 func TestManyRequestsBesideAList(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) func(){
@@ -208,7 +208,7 @@ func TestManyRequestsBesideAList(t *testing.T) {
 	}
 }
 
-// A single-pod relist that fails or hangs delays no other: the next full relist shows
+// A single-pod relist that fails or is stuck delays no other: the next full relist shows
 // its pod.
 func TestFailedPodListsDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 	})
 }
 
-// A single-pod relist that hangs releases its slot after a period, not at the next
+// A single-pod relist that is stuck releases its slot after a period, not at the next
 // full relist. Full relists fail here: one that succeeds would answer the request.
 func TestHungPodListReleasesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 				if got := report.FailingPods; len(got) != hung || got[0].PodUID != "pod-00000" || got[0].HangingSince.IsZero() {
 					t.Errorf("the report has %v", got)
 				}
-				// Past the deadline the events of a pod that hangs are delivered, with
+				// Past the deadline the events of a pod that is stuck are delivered, with
 				// the error in the cache.
 				if got := len(read(events)); got != hung {
 					t.Errorf("%d of the hung pods delivered", got)
@@ -210,7 +210,7 @@ func TestRule12ChangesPastTheDeadlineAreDelivered(t *testing.T) {
 	})
 }
 
-// Rule 12: a change during a call that hangs is delivered at the deadline of that call,
+// Rule 12: a change during a call that is stuck is delivered at the deadline of that call,
 // together with the change that the call was made for.
 func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 	})
 }
 
-// Rule 12: the PodSync of a reinspection that hangs past its deadline is delivered with
+// Rule 12: the PodSync of a reinspection that is stuck past its deadline is delivered with
 // the change that came meanwhile, once.
 func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	})
 }
 
-// Rules 12 and 16: while the full list hangs, a change that the event stream announces is
+// Rules 12 and 16: while the full list is stuck, a change that the event stream announces is
 // delivered all the same.
 func TestRule12HungFullListDelaysNoHint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -317,9 +317,8 @@ func TestRule12Bounds(t *testing.T) {
 	}
 }
 
-// Rule 12: on a runtime that hangs, no more than 64 inspections are slow beside those that
-// hold the workers; neither Relist nor the other pods' sync waits for the rest, and all pods are
-// inspected when the runtime answers again.
+// Rule 12: on a stuck runtime, at most 64 inspections are slow without holding a worker. Neither Relist nor
+// another pod's PodSync waits for the rest. When the runtime answers again, all pods are inspected.
 func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

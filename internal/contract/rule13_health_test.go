@@ -45,7 +45,7 @@ func TestThresholdOption(t *testing.T) {
 	})
 }
 
-// Rule 13 (c): when no pod of several can be inspected, with the call that hangs;
+// Rule 13 (c): when no pod of several can be inspected, with the call that is stuck;
 // and healthy again with the first success.
 func TestRule13cNoPodCanBeInspected(t *testing.T) {
 	for _, ignoresCancel := range []bool{false, true} {
@@ -56,7 +56,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n.start()
 				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, IgnoreCancel: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				// One pod hangs; the canaries among the others hang with it.
+				// One pod is stuck; the canaries among the others hang with it.
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
@@ -100,7 +100,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 	}
 }
 
-// Rule 13: Healthy has no side effects and never blocks, whatever hangs.
+// Rule 13: Healthy has no side effects and never blocks, whatever blocks.
 func TestRule13HasNoSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -239,8 +239,8 @@ func TestReasonIsFitToRead(t *testing.T) {
 	})
 }
 
-// Rule 13: while something hangs, the healthy pods are inspected in turn; once nothing
-// hangs, they are not.
+// Rule 13: while something is stuck, the healthy pods are inspected in turn; once nothing
+// is stuck, they are not.
 func TestRule13Canaries(t *testing.T) {
 	canaries := func(n *node, uid types.UID, d time.Duration) int {
 		before := n.PodCalls(plegtest.GetPodStatus, uid)
@@ -365,8 +365,8 @@ func TestRule13StopEndsAHang(t *testing.T) {
 	})
 }
 
-// Rule 13: a list that hangs has failed at its deadline, whatever else happens while it
-// hangs.
+// Rule 13: a list that is stuck has failed at its deadline, whatever else happens while it
+// is stuck.
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

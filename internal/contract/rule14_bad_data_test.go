@@ -22,7 +22,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// good is the pod beside the bad data, which must not be hurt.
+// good is a pod that bad data of other pods must not affect.
 var good = bare("good", plegtest.Running("good-1"))
 
 // Rule 14: bad data in a list is skipped or read as unknown, counted by reason,

@@ -75,7 +75,7 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 	})
 }
 
-// Rule 16: reading the stream never blocks its sender, whatever hangs.
+// Rule 16: reading the stream never blocks its sender, whatever blocks.
 func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })

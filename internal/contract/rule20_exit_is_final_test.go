@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 20: a status tells an exit that no list has shown, and that no list can show.
+// Rule 20: a status shows an exit that no list has shown, and that no list can show.
 func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -39,7 +39,7 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	})
 }
 
-// Rule 20: what the cache shows exited is never shown running again by a status from before.
+// Rule 20: if the cache shows an exit, an older status never makes the container run again.
 func TestRule20StatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))

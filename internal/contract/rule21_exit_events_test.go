@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 21: an exit event is told at once, with a status made of the last one. The runtime's own
-// replaces it, with a PodSync if it says something else. Nothing else of the pod becomes fresher.
+// Rule 21: an exit event is delivered at once, with a status made from the last one. The runtime's own
+// status replaces it, with a PodSync if it differs. Nothing else of the pod becomes fresher.
 func TestRule21ExitEvent(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int
@@ -154,7 +154,7 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event is of a container that is new in its pod, whose inspection hangs. The death is
+// Rule 21: an exit event is of a container that is new in its pod, whose inspection is stuck. The death is
 // delivered at once if the inspection is slow, and else when it is, and not at its deadline.
 func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 	for name, after := range map[string]time.Duration{
@@ -258,7 +258,7 @@ func (s storming) WatchContainerExits(ctx context.Context, connected func(), obs
 	}
 }
 
-// exitsCost returns how long exit events take beside some pods: many of containers that nobody knows, and one in
+// exitsCost returns how long exit events take on a node of some pods: many for unknown containers, and one in
 // the first pod. It is the least of some attempts, without the garbage collector.
 func exitsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
@@ -306,7 +306,7 @@ func TestRule21CostOfAnExit(t *testing.T) {
 }
 
 // Rule 21: the runtime's own status comes also where an inspection was in flight, and had read the
-// runtime before, when the exit was told.
+// runtime before, when the exit was reported.
 func TestRule21ConfirmingInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -349,7 +349,7 @@ func TestRule21LateExitOfAnEarlierLife(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit is told at once also where the node's clock was set back since the container was
+// Rule 21: an exit is delivered at once even if the node's clock was set back since the container was
 // started, and a status from before does not take it back.
 func TestRule21ClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

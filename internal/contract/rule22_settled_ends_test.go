@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 22: the reason that a runtime tells late is told with a PodSync, and nothing if it stays.
+// Rule 22: if the runtime reports another reason late, a PodSync follows; otherwise nothing does.
 func TestRule22LateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t,

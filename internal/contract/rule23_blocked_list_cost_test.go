@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// roundsCost returns how long an inspection of a round beside a hung list takes on a node of some pods. It is the
+// roundsCost returns how long an inspection of a round takes, while a list is stuck, on a node of some pods. It is the
 // least of some attempts.
 func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
@@ -33,7 +33,7 @@ func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	return least
 }
 
-// Rule 23: while a list hangs, an inspection costs the same however many pods there are.
+// Rule 23: while a list is stuck, an inspection costs the same however many pods there are.
 func TestRule23CostOfARound(t *testing.T) {
 	const few, many, most = 200, 4_000, 8
 	small, large := roundsCost(t, few), roundsCost(t, many)

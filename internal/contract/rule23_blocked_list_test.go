@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// newWedgedNode is a node of pods with a container each, of which one hangs with every list.
+// newWedgedNode is a node of pods with a container each, of which one is stuck with every list.
 func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
 	t.Helper()
 	n = newNode(t)
@@ -28,9 +28,9 @@ func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLife
 	return n, watch, func() { lists(); wedged() }
 }
 
-// Rule 23: while a full list hangs, the pods that are known are inspected in turn, and a death in any
-// of them is told within three periods. The report and Healthy name the pod whose inspection
-// hangs too. When it ends, all is as before.
+// Rule 23: while a full list is stuck, the pods that are known are inspected in turn, and a death in any
+// of them is delivered within three periods. The report and Healthy name the pod whose inspection
+// is stuck too. When it ends, all is as before.
 func TestRule23HungListBesideWedgedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 20
@@ -74,7 +74,7 @@ func TestRule23HungListBesideWedgedPod(t *testing.T) {
 	})
 }
 
-// Rule 23: each pod is inspected at most every other period while a list hangs, by half of the
+// Rule 23: each pod is inspected at most every other period while a list is stuck, by half of the
 // workers, and a runtime that answers nothing is not asked about every pod.
 func TestRule23InspectionsBesideHungList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestRule23SlowLists(t *testing.T) {
 	})
 }
 
-// Rule 23: rounds beside many wedged pods leave workers, and slow calls that release theirs, for those
-// of which somebody wants to know.
+// Rule 23: while many pods are stuck, rounds leave workers, and slow calls that release theirs, for
+// requested inspections.
 func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -236,7 +236,7 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 	}
 }
 
-// Rule 23: the pods whose inspection hangs stay suspects while lists hang, also when a list has reached its
+// Rule 23: the pods whose inspection is stuck stay suspects while lists are stuck, also when a list has reached its
 // deadline and is tried again.
 func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
 	for name, ignores := range map[string]bool{"calls end at their deadline": false, "calls ignore it": true} {

@@ -255,7 +255,7 @@ func TestHandlerThatPanics(t *testing.T) {
 	})
 }
 
-// A handler that wants some pods is told of these only. It is asked about a pod once, and again
+// A handler that wants some pods gets events of these only. It is asked about a pod once, and again
 // when the pod comes back; what is asked may use the generator.
 func TestHandlerWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestHandlerWants(t *testing.T) {
 	})
 }
 
-// A function of 5 s beside a death a second: each is handled, because they wait.
+// A function takes 5 s, and a container dies every second: each death waits and is handled.
 func TestHandleLosesNoDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -431,7 +431,7 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 	})
 }
 
-// Handle: the end of a container whose inspection hangs is given up too.
+// Handle: the end of a container whose inspection is stuck is given up too.
 func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))

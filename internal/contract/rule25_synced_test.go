@@ -69,7 +69,7 @@ func TestHasSyncedWithoutPods(t *testing.T) {
 	})
 }
 
-// Who gives up waiting is told what was awaited.
+// A caller that gives up waiting gets an error that names what was awaited.
 func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	for name, c := range map[string]struct {
 		start bool
@@ -121,7 +121,7 @@ func (c lastMoment) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Who waits until the instant at which the generator syncs is told that it has.
+// A caller that waits until the instant of the sync gets no error.
 func TestWaitForSyncEndsAsItSyncs(t *testing.T) {
 	for range 30 {
 		n := newNode(t)

@@ -179,7 +179,7 @@ func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {
 	})
 }
 
-// Relist is complete when it returns: beside Start, and without.
+// Relist is complete when it returns, with and without Start.
 func TestRelistIsComplete(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	})
 }
 
-// Relist does not wait for a pod that hangs, nor for one that is gone, even if it began
+// Relist does not wait for a pod that is stuck, nor for one that is gone, even if it began
 // before that was known. It does wait for one that has come back.
 func TestRelistWaitsForNobodyInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 	})
 }
 
-// Relist returns although a list hangs past its deadline and no other can be made.
+// Relist returns although a list is stuck past its deadline and no other can be made.
 func TestRelistBesideExpiredList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -146,7 +146,7 @@ func TestStopWaitsForWhatItCancels(t *testing.T) {
 }
 
 // Stop returns although the runtime ignores cancellation, leaves one goroutine behind,
-// and the next Start makes no second call beside it.
+// and the next Start makes no second call meanwhile.
 func TestStopDuringHungCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// hangingCollector hangs as it is collected, once it is to.
+// hangingCollector is stuck as it is collected, once it is to.
 type hangingCollector struct {
 	prometheus.Counter
 	hang func()
@@ -23,7 +23,7 @@ type hangingCollector struct {
 
 func (c hangingCollector) Collect(out chan<- prometheus.Metric) { c.hang(); c.Counter.Collect(out) }
 
-// While the runtime, a handler or a collector hangs, no method waits for it but those whose
+// While the runtime, a handler or a collector is stuck, no method waits for it but those whose
 // documentation says so: Handle, Relist, Start and Stop, WaitForSync, and the readers that wait.
 func TestNoMethodWaitsForOthers(t *testing.T) {
 	for _, what := range []string{"handler", "want", "collector", "GetPods", "GetPod", "GetPodStatus"} {

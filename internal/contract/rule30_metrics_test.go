@@ -98,7 +98,7 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 }
 
 // A container that dies and is removed while an inspection of its pod takes its time is counted,
-// although no event tells of it: by what that inspection has seen of it, if anything.
+// although no event reports it: by what that inspection has seen of it, if anything.
 func TestExitsBetweenTwoPublications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -175,7 +175,7 @@ func TestExitsToldByEvents(t *testing.T) {
 	})
 }
 
-// Exits: a container of which an exit event came before any list is counted once, however many lists
+// Exits: a container with an exit event before any list is counted once, however many lists
 // still show it running.
 func TestExitsBeforeTheirList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

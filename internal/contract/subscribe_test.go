@@ -125,7 +125,7 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 	})
 }
 
-// The backlog counts a pod of which a part has been delivered.
+// The backlog counts a pod whose update was delivered in part.
 func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
