@@ -93,7 +93,7 @@ func BenchmarkFirstRelist(b *testing.B) {
 }
 
 // BenchmarkHungPod changes 50 pods at once, of one of which the inspection hangs,
-// and the 49 others once more after 2.5 s. Told is how many of the 49 were told of
+// and the 49 others once more after 2.5 s. Delivered is how many of the 49 had events
 // after 5 s, and current how many of them also of their second change. The time is
 // always 5 s and means nothing.
 func BenchmarkHungPod(b *testing.B) {
@@ -102,7 +102,7 @@ func BenchmarkHungPod(b *testing.B) {
 		before, after, again := benchPods(n, running, 0, ""), benchPods(n, exited, 0, ""), benchPods(n, running, 0, "")
 		again[0] = after[0]
 		w := &workload{lists: [][]*modelPod{before, after, again}, hung: before[0].uid, held: true}
-		told, current := 0, 0
+		delivered, current := 0, 0
 		for b.Loop() {
 			w.turn.Store(0)
 			g := side.make(w, 8*n)
@@ -118,7 +118,7 @@ func BenchmarkHungPod(b *testing.B) {
 			time.Sleep(2500 * time.Millisecond)
 			g.take(see)
 			delete(seen, w.hung)
-			told, current = len(seen), 0
+			delivered, current = len(seen), 0
 			for _, events := range seen {
 				if events == 4 { // two containers, twice
 					current++
@@ -127,7 +127,7 @@ func BenchmarkHungPod(b *testing.B) {
 			close(w.hangs)
 			g.Stop()
 		}
-		b.ReportMetric(float64(told), "told")
+		b.ReportMetric(float64(delivered), "delivered")
 		b.ReportMetric(float64(current), "current")
 	})
 }

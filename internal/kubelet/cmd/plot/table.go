@@ -38,7 +38,7 @@ func writeTable(w io.Writer, r *results) error {
 }
 
 // otherUnits are those that a benchmark reports itself.
-var otherUnits = []string{"told", "current", "cpu-ns/op"}
+var otherUnits = []string{"delivered", "current", "cpu-ns/op"}
 
 func ratio(k, h float64) string {
 	switch q := k / h; {
