@@ -113,9 +113,6 @@ func (f *printer) print(w *world) fingerprint {
 	}
 	f.value(reflect.ValueOf(&r.all).Elem(), plain)
 	f.bool(r.firstFull.Number > 0, r.synced)
-	for _, rec := range r.round {
-		f.put(plain, int64(rec.UID[0]))
-	}
 	f.present(reflect.ValueOf(r.updates).Elem().FieldByName("present"))
 	f.relists()
 	f.cache()

@@ -47,8 +47,6 @@ type reconciler struct {
 	firstFull stamp
 	// fullBegan is when the last full list began; zero after Start.
 	fullBegan time.Time
-	// round has the pods still to be inspected as canaries.
-	round []*podRecord
 
 	// Read by the health check.
 
@@ -244,8 +242,8 @@ func (r *reconciler) callLate(late schedule.Late) {
 
 // beginCalls begins the calls that are due.
 func (r *reconciler) beginCalls() {
-	for more := true; more && r.sched.TakeCanary(); {
-		more = r.inspectCanary()
+	if r.sched.TakeCanary() {
+		r.chooseCanaries()
 	}
 	for _, c := range r.sched.Begin(len(r.relists.waiting) > 0, string(r.all.cause)) {
 		begin := beginCall{c, nil}
@@ -262,29 +260,22 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// inspectCanary requests an inspection of the next canary. While full lists are stuck (see
-// FullListsStuckSince), long before they time out, all pods are canaries in turn. Otherwise, it is the
-// healthy pod inspected least recently. more is true if another may follow now.
-func (r *reconciler) inspectCanary() (more bool) {
+// chooseCanaries chooses the healthy pod inspected least recently. While full lists are stuck, long
+// before they time out (see FullListsStuckSince), it chooses all pods, healthy or not.
+func (r *reconciler) chooseCanaries() {
 	all := !r.sched.FullListsStuckSince().IsZero()
-	if len(r.round) == 0 || !all {
-		r.round = slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool { return !all && !rec.isHealthy() })
-		slices.SortStableFunc(r.round, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })
+	pods := slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool {
+		return rec.Inspection != nil || !all && !rec.isHealthy()
+	})
+	slices.SortStableFunc(pods, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })
+	for _, rec := range pods {
+		if !all {
+			rec.inspect = true
+			r.plan(rec)
+			return
+		}
+		r.sched.AddToRound(&rec.Pod)
 	}
-	i := slices.IndexFunc(r.round, func(rec *podRecord) bool { return rec.pod != nil && rec.Inspection == nil })
-	if i < 0 {
-		r.round = nil
-		r.sched.EndRound()
-		return false
-	}
-	rec := r.round[i]
-	rec.inspect = true
-	r.plan(rec)
-	if r.round = r.round[i+1:]; len(r.round) == 0 {
-		r.sched.EndRound()
-		return false
-	}
-	return all
 }
 
 // completeRelists completes the relists that wait for no pod any more.

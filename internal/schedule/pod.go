@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"container/heap"
 	"container/list"
 	"time"
@@ -37,10 +38,15 @@ type Wants struct {
 // Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for
 // a pod. Requests that the full list in flight answers wait for it, unless it is slow.
 func (s *Scheduler) Plan(p *Pod, w Wants) {
-	p.wants = w
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
-	s.toInspect.set(p, w.Inspect && p.Inspection == nil)
+	if w.Inspect != p.wants.Inspect {
+		s.toInspect.set(p, false) // it needs none any more, or moves before the round
+	}
+	if w.Inspect && p.Inspection == nil {
+		s.toInspect.set(p, true)
+	}
+	p.wants = w
 	if w.Inspect && p.Inspection != nil && p.Inspection.Slow {
 		s.setStuck(p, p.Inspection.Began) // a new pod has the UID of a removed one, and waits for the same call
 	}
@@ -48,7 +54,10 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 }
 
 // Gone notes that nothing waits for an inspection of the pod any more.
-func (s *Scheduler) Gone(p *Pod) { s.setStuck(p, time.Time{}) }
+func (s *Scheduler) Gone(p *Pod) {
+	s.setStuck(p, time.Time{})
+	s.toInspect.set(p, false)
+}
 
 // Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
 func (s *Scheduler) Moving(p *Pod) bool {
@@ -62,22 +71,35 @@ func (s *Scheduler) Moving(p *Pod) bool {
 	}
 }
 
-// queue is a first-in, first-out queue of pods.
+// queue is a first-in, first-out queue of pods. Pods that were added later by addLater are behind all others.
 type queue struct {
 	list.List
 	// place returns where a pod keeps its element in this queue.
 	place func(p *Pod) **list.Element
+	// later is the first element of addLater; nil for none.
+	later *list.Element
 }
 
 // set adds the pod to the queue, or removes it.
 func (q *queue) set(p *Pod, in bool) {
 	switch e := q.place(p); {
+	case in && *e == nil && q.later != nil:
+		*e = q.InsertBefore(p, q.later)
 	case in && *e == nil:
 		*e = q.PushBack(p)
 	case !in && *e != nil:
+		if *e == q.later {
+			q.later = q.later.Next()
+		}
 		q.Remove(*e)
 		*e = nil
 	}
+}
+
+// addLater adds a pod behind all others.
+func (q *queue) addLater(p *Pod) {
+	e := q.PushBack(p)
+	*q.place(p), q.later = e, cmp.Or(q.later, e)
 }
 
 func (q *queue) first() *Pod { return q.Front().Value.(*Pod) }

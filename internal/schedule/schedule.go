@@ -25,7 +25,7 @@ const (
 	MaxStuckAfter = 10 * time.Second
 	// canariesPerThreshold is how many canaries are inspected within the health threshold.
 	canariesPerThreshold = 6
-	// roundPeriods is the number of periods from the start of one round of all pods to the next.
+	// roundPeriods is the number of periods from one round of all pods to the next.
 	roundPeriods = 2
 )
 
@@ -116,9 +116,8 @@ type cadence struct {
 // canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
 // and then. While full lists are stuck, all pods are canaries in turn.
 type canary struct {
-	since   time.Time // when the first of the stuck pods became stuck
-	last    time.Time // when the last canary was due, or the last round began
-	inRound bool      // a round of all pods is in progress
+	since time.Time // when the first of the stuck pods became stuck
+	last  time.Time // when the last canary was due or, in a round, began
 }
 
 // New returns an idle schedule.
@@ -138,8 +137,13 @@ func (s *Scheduler) SetPeriodic(on bool) {
 	}
 }
 
-// endStuck notes that full lists are no longer stuck.
-func (s *Scheduler) endStuck() { s.full.stuckSince, s.canary.inRound = time.Time{}, false }
+// endStuck notes that full lists are no longer stuck. It ends a round.
+func (s *Scheduler) endStuck() {
+	s.full.stuckSince = time.Time{}
+	for s.toInspect.later != nil {
+		s.toInspect.set(s.toInspect.later.Value.(*Pod), false)
+	}
+}
 
 // stamp returns a new stamp. Its time never goes back: the cache rejects statuses for older lists.
 func (s *Scheduler) stamp() Stamp {
@@ -169,8 +173,11 @@ func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 		begun = append(begun, p.List)
 		s.setAlarm(p)
 	}
-	for s.freeWorkers() > 0 && s.toInspect.Len() > 0 {
+	for s.toInspect.Len() > 0 && s.mayInspect(s.toInspect.first()) {
 		p := s.toInspect.pop()
+		if !p.wants.Inspect {
+			s.canary.last = s.Now
+		}
 		s.inspections++
 		p.Inspection = &Call{Kind: Inspect, UID: p.UID, Began: s.Now}
 		begun = append(begun, p.Inspection)
@@ -182,6 +189,15 @@ func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 // freeWorkers returns how many inspections may begin.
 func (s *Scheduler) freeWorkers() int {
 	return s.cfg.Workers - (s.inspections - s.slow) - max(0, s.slow-MaxSlow)
+}
+
+// mayInspect reports whether the inspection of a waiting pod may begin. A round uses half of the
+// workers and half of MaxSlow, and leaves the rest to pods that need an inspection.
+func (s *Scheduler) mayInspect(p *Pod) bool {
+	if p.wants.Inspect {
+		return s.freeWorkers() > 0
+	}
+	return s.inspections-s.slow < max(1, s.cfg.Workers/2) && s.slow < MaxSlow/2
 }
 
 // fullListDue returns the cause of a full list that begins now; empty for none.
@@ -336,6 +352,13 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // FullListsStuckSince returns when the first stuck full list began; zero for none. A full list is stuck once
 // it is older than a period, and than the shorter of MaxStuckAfter and twice the last successful
 // list. If it times out, full lists remain stuck until one returns.
@@ -366,53 +389,36 @@ func (s *Scheduler) setStuck(p *Pod, since time.Time) {
 	p.StuckSince = since
 }
 
-// TakeCanary reports whether a canary must be inspected now. While full lists are stuck, it starts
-// a round of all pods, which lasts until EndRound.
+// TakeCanary reports whether canaries must be chosen now: one, or, while full lists are stuck, a round of all pods.
 func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
 	}
-	if !s.canary.inRound {
-		s.canary.inRound, s.canary.last = !s.FullListsStuckSince().IsZero(), s.Now
-	}
+	s.canary.last = s.Now
 	return true
 }
 
-// EndRound ends a round. The next begins two periods after this one began, but a period from now at least.
-func (s *Scheduler) EndRound() {
-	s.canary.inRound = false
-	if latest := s.Now.Add(-s.cfg.Period); s.canary.last.Before(latest) {
-		s.canary.last = latest
+// AddToRound adds a pod without an inspection to the round. It is inspected after the pods that need an inspection.
+func (s *Scheduler) AddToRound(p *Pod) {
+	if p.toInspect == nil {
+		s.toInspect.addLater(p)
 	}
 }
 
-// canaryDue returns when the next canary is due; zero for never.
+// canaryDue returns when the next canary is due; zero for never. A round begins two periods after
+// the last inspection of the one before began.
 func (s *Scheduler) canaryDue() (due time.Time) {
-	if !s.FullListsStuckSince().IsZero() {
-		return s.roundDue()
-	}
-	if s.FullList != nil {
+	switch {
+	case s.toInspect.later != nil:
+		return time.Time{}
+	case !s.FullListsStuckSince().IsZero():
+		return later(s.Now, s.canary.last.Add(roundPeriods*s.cfg.Period))
+	case s.FullList != nil:
 		due = s.stuckAt(s.FullList)
 	}
 	if s.stuck > 0 {
 		wait := max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)
-		due = earlier(due, slices.MaxFunc([]time.Time{s.canary.since, s.canary.last}, time.Time.Compare).Add(wait))
+		due = earlier(due, later(s.canary.since, s.canary.last).Add(wait))
 	}
 	return due
-}
-
-// roundDue is canaryDue while full lists are stuck. Rounds use half of the workers and half of
-// MaxSlow, and leave the rest to requested inspections.
-func (s *Scheduler) roundDue() time.Time {
-	busy := s.inspections-s.slow+s.toInspect.Len() >= max(1, s.cfg.Workers/2)
-	switch {
-	case busy || s.slow >= MaxSlow/2:
-		return time.Time{}
-	case s.canary.inRound:
-		return s.Now
-	}
-	if due := s.canary.last.Add(roundPeriods * s.cfg.Period); due.After(s.Now) {
-		return due
-	}
-	return s.Now
 }

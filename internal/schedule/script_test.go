@@ -99,8 +99,6 @@ func (s *script) input(text string) (answer []string) {
 		}
 	case "canary?":
 		return []string{fmt.Sprint(s.TakeCanary())}
-	case "ended":
-		s.EndRound()
 	case "hangs?":
 		return []string{since(s.FullListsStuckSince())}
 	case "wake": // a pod at a time
@@ -122,6 +120,9 @@ func (s *script) podInput(verb string, p *pod) []string {
 		p.want.List, p.want.Cause = s.Last.Number+1, "demand"
 	case "inspect", "leave":
 		p.want.Inspect = verb == "inspect"
+	case "round":
+		s.AddToRound(&p.Pod)
+		return nil
 	case "gone":
 		p.want.Inspect = false
 		s.Gone(&p.Pod)
