@@ -149,13 +149,13 @@ func (r *reconciler) health(now time.Time) *health {
 		h.HungRelist = &HungRelist{Since: since}
 	}
 	for _, rec := range r.records.present() {
-		h.add(rec, r.cfg.Period)
+		h.add(rec, r.cfg.Period, r.cache)
 	}
 	return h
 }
 
 // add counts a pod and its containers, and adds what is wrong with it.
-func (h *health) add(rec *podRecord, period time.Duration) {
+func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 	pod := rec.pod
 	h.Pods++
 	if slices.ContainsFunc(pod.Sandboxes, func(s *Container) bool { return s.State == ContainerStateRunning }) {
@@ -181,8 +181,8 @@ func (h *health) add(rec *podRecord, period time.Duration) {
 	p := FailingPod{
 		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, HangingSince: rec.StuckSince, Failures: rec.failures,
 	}
-	if rec.err != nil {
-		p.Error = rec.err.Error()
+	if _, err := cache.Get(rec.UID); err != nil {
+		p.Error = err.Error()
 	}
 	h.FailingPods = append(h.FailingPods, p)
 	if h.HungRelist != nil && p.hangs() {

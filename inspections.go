@@ -171,6 +171,7 @@ func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 // list that confirms it. recovered is true for the first status after an error: a PodSync is then due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec.UID, status, err, made, observed, r.isHeld(rec))
+	rec.inspectedFor = rec.inspecting.at
 	pod := klog.KRef(rec.pod.Namespace, rec.pod.Name)
 	r.out.info(4, "Wrote status", "pod", pod, "podUID", rec.UID, "err", err)
 	switch {
@@ -184,7 +185,6 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 		r.out.info(2, "Inspection succeeded again", "pod", pod, "podUID", rec.UID, "failures", rec.failures)
 		rec.failures = 0
 	}
-	rec.err = err
 	return recovered
 }
 

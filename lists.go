@@ -188,7 +188,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	r.sched.Gone(&rec.Pod)
 	rec.endBackOff()
 	rec.due[endCheck] = time.Time{}
-	rec.inspect, rec.sync, rec.stale, rec.err, rec.failures = false, false, false, nil, 0
+	rec.inspect, rec.sync, rec.stale, rec.failures = false, false, false, 0
 	if rec.Inspection != nil {
 		rec.inspecting.sync = false
 		r.cancel(rec.Inspection, errPodGone)

@@ -55,6 +55,8 @@ type podRecord struct {
 	inspecting *snapshot
 	// lastInspected is when the last successful inspection ended. Ignored results do not count.
 	lastInspected time.Time
+	// inspectedFor is the stamp of the newest believed list when the last inspection with a stored result began.
+	inspectedFor stamp
 
 	// The cache.
 
@@ -62,9 +64,7 @@ type podRecord struct {
 	// inspectionFailed stored. Until then, the pod counts as observed by the list stamped observed.
 	stale    bool
 	observed stamp
-	// err is the error in the cache, also that of a superseded inspection. failures is how many errors
-	// were stored since the last good status.
-	err      error
+	// failures is how many errors were stored since the last good status, also those of superseded inspections.
 	failures int
 
 	// The subscribers.

@@ -283,9 +283,13 @@ func (r *reconciler) completeRelists() {
 	if c := r.sched.FullList; c != nil && c.TimedOut { // no other full list can begin until it returns
 		r.out.relisted = append(r.out.relisted, fail(&r.relists.waiting, r.listErr)...)
 	}
-	for _, done := range r.relists.complete(r.sched.Moving) {
-		r.out.relisted = append(r.out.relisted, done.callers...)
-		r.metrics.relistDuration.Observe(r.sched.Now.Sub(done.began).Seconds())
+	r.relists.incomplete = slices.DeleteFunc(r.relists.incomplete, func(l *succeededList) bool {
+		if r.stillWaits(l) {
+			return false
+		}
+		r.out.relisted = append(r.out.relisted, l.callers...)
+		r.metrics.relistDuration.Observe(r.sched.Now.Sub(l.began).Seconds())
 		r.synced = true // see HasSynced
-	}
+		return true
+	})
 }

@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -101,7 +100,7 @@ type relists struct {
 	// waiting are callers of Relist until a full list begins, attached while it is in flight.
 	// incomplete are lists that succeeded and wait for pods.
 	waiting, attached []*relistCaller
-	incomplete        []succeededList
+	incomplete        []*succeededList
 }
 
 // succeededList is a full list that has succeeded and waits for pods.
@@ -109,15 +108,16 @@ type succeededList struct {
 	stamp   stamp
 	began   time.Time
 	callers []*relistCaller
-	awaited []*podRecord
+	// awaited is one of the pods that the list waits for; nil for none.
+	awaited *podRecord
 }
 
-// awaits reports whether the list waits for a pod: the pod was last observed by an older list. If
-// the list has callers, it also waits for PodSyncs and for inspections after a failed one.
+// awaits reports whether the list waits for a pod: the pod was last observed by an older list. If the
+// list has callers, it also waits for a PodSync or for a failing pod, until an inspection that was made
+// for this list or for a newer one.
 func (l *succeededList) awaits(rec *podRecord) bool {
-	inspected := rec.inspect || rec.Inspection != nil
-	return l.stamp.After(rec.observedAt()) ||
-		len(l.callers) > 0 && (rec.sync || rec.inspecting != nil && rec.inspecting.sync || rec.failures > 0 && inspected)
+	owed := rec.failures > 0 || rec.sync || rec.inspecting != nil && rec.inspecting.sync
+	return l.stamp.After(rec.observedAt()) || len(l.callers) > 0 && owed && l.stamp.After(rec.inspectedFor)
 }
 
 // begin attaches the waiting callers to the list that begins.
@@ -137,37 +137,26 @@ func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 
 // succeeded adds the successful list in flight. found must contain every pod that it could wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
-	done := succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
+	done := &succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
 		if done.awaits(f.rec) {
-			done.awaited = append(done.awaited, f.rec)
+			done.awaited = f.rec // the last one is inspected last
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
 }
 
-// complete removes and returns the lists that wait for no pod. A list waits only for pods that can
-// proceed, which moves reports.
-func (r *relists) complete(moves func(*schedule.Pod) bool) (complete []succeededList) {
-	kept := r.incomplete[:0]
-	for _, l := range r.incomplete {
-		l.awaited = l.stillAwaited()
-		if slices.ContainsFunc(l.awaited, func(rec *podRecord) bool { return l.awaits(rec) && moves(&rec.Pod) }) {
-			kept = append(kept, l)
-		} else {
-			complete = append(complete, l)
+// stillWaits reports whether a list waits for a pod that can proceed. Usually it looks at one pod.
+func (r *reconciler) stillWaits(l *succeededList) bool {
+	waits := func(rec *podRecord) bool { return l.awaits(rec) && r.sched.Moving(&rec.Pod) }
+	if l.awaited != nil && !waits(l.awaited) {
+		l.awaited = nil
+		for _, rec := range r.records.byUID { // in random order, so that others are usually observed before this one
+			if waits(rec) {
+				l.awaited = rec
+				break
+			}
 		}
 	}
-	clear(r.incomplete[len(kept):])
-	r.incomplete = kept
-	return complete
-}
-
-// stillAwaited returns the awaited pods from the first that the list still waits for. Usually it looks at one.
-func (l *succeededList) stillAwaited() []*podRecord {
-	i := slices.IndexFunc(l.awaited, l.awaits)
-	if i < 0 {
-		return nil
-	}
-	return l.awaited[i:]
+	return l.awaited != nil
 }

@@ -148,6 +148,33 @@ func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
 	})
 }
 
+// Relist waits for the PodSyncs that were due when it was called, but not for later ones, however often they are
+// requested.
+func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
+		n.start()
+		synctest.Wait()
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 100*time.Millisecond)
+		done := make(chan struct{})
+		go func() { defer close(done); n.relist() }()
+		for range 500 { // an inspection is always in flight, and another wanted
+			n.g.RequestReinspect("a")
+			n.g.RequestReinspect("b")
+			select {
+			case <-done:
+				n.g.Stop()
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		t.Error("Relist has not returned within 5 s")
+		n.g.Stop()
+		<-done
+	})
+}
+
 // Where the single-pod list that was to settle a conflict fails, Relist does not wait
 // for that pod; the next full list settles it.
 func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {

@@ -104,11 +104,8 @@ func (q *queue) addLater(p *Pod) {
 
 func (q *queue) first() *Pod { return q.Front().Value.(*Pod) }
 
-// pop removes and returns the first pod; nil for none.
+// pop removes and returns the first pod.
 func (q *queue) pop() *Pod {
-	if q.Len() == 0 {
-		return nil
-	}
 	p := q.first()
 	q.set(p, false)
 	return p

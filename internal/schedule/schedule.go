@@ -87,9 +87,11 @@ type Scheduler struct {
 	// FullList is the full list in flight; nil for none.
 	FullList *Call
 
-	cfg    Config
-	full   cadence
-	canary canary
+	cfg  Config
+	full cadence
+	// podsStuckSince is when the first of the stuck pods became stuck. lastCanary is when the last canary was
+	// chosen or, in a round, its inspection began.
+	podsStuckSince, lastCanary time.Time
 
 	toList, toInspect queue // in the order in which the pods began to wait
 	alarms            alarms
@@ -111,13 +113,6 @@ type cadence struct {
 	took      time.Duration // the duration of the last successful full list
 	// stuckSince is when the first stuck full list began; zero once the runtime has answered one.
 	stuckSince time.Time
-}
-
-// canary decides when canaries are inspected. While pods are stuck, a canary is a healthy pod now
-// and then. While full lists are stuck, all pods are canaries in turn.
-type canary struct {
-	since time.Time // when the first of the stuck pods became stuck
-	last  time.Time // when the last canary was due or, in a round, began
 }
 
 // New returns an idle schedule.
@@ -176,7 +171,7 @@ func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 	for s.toInspect.Len() > 0 && s.mayInspect(s.toInspect.first()) {
 		p := s.toInspect.pop()
 		if !p.wants.Inspect {
-			s.canary.last = s.Now
+			s.lastCanary = s.Now
 		}
 		s.inspections++
 		p.Inspection = &Call{Kind: Inspect, UID: p.UID, Began: s.Now}
@@ -352,13 +347,6 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // FullListsStuckSince returns when the first stuck full list began; zero for none. A full list is stuck once
 // it is older than a period, and than the shorter of MaxStuckAfter and twice the last successful
 // list. If it times out, full lists remain stuck until one returns.
@@ -381,7 +369,7 @@ func (s *Scheduler) setStuck(p *Pod, since time.Time) {
 	case since.IsZero():
 		s.stuck--
 	case s.stuck == 0:
-		s.canary.since = s.Now
+		s.podsStuckSince = s.Now
 		fallthrough
 	default:
 		s.stuck++
@@ -394,7 +382,7 @@ func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
 	}
-	s.canary.last = s.Now
+	s.lastCanary = s.Now
 	return true
 }
 
@@ -405,20 +393,24 @@ func (s *Scheduler) AddToRound(p *Pod) {
 	}
 }
 
-// canaryDue returns when the next canary is due; zero for never. A round begins two periods after
-// the last inspection of the one before began.
+// canaryDue returns when canaries must be chosen next; zero for never. While pods are stuck, one healthy
+// pod is chosen now and then. While full lists are stuck, a round begins two periods after the last
+// inspection of the one before began.
 func (s *Scheduler) canaryDue() (due time.Time) {
 	switch {
 	case s.toInspect.later != nil:
 		return time.Time{}
 	case !s.FullListsStuckSince().IsZero():
-		return later(s.Now, s.canary.last.Add(roundPeriods*s.cfg.Period))
+		if due = s.lastCanary.Add(roundPeriods * s.cfg.Period); due.Before(s.Now) {
+			return s.Now
+		}
+		return due
 	case s.FullList != nil:
 		due = s.stuckAt(s.FullList)
 	}
 	if s.stuck > 0 {
-		wait := max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)
-		due = earlier(due, later(s.canary.since, s.canary.last).Add(wait))
+		last := slices.MaxFunc([]time.Time{s.podsStuckSince, s.lastCanary}, time.Time.Compare)
+		due = earlier(due, last.Add(max(s.cfg.Threshold/canariesPerThreshold, s.cfg.Period)))
 	}
 	return due
 }
