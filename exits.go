@@ -9,24 +9,28 @@ import (
 
 // Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its way
 // into the records. A container only goes forward: from created to running to exited. Once a status or an
-// exit event has shown an exit, a list or status that shows the container running is out of date. If only a
-// list has shown the exit, a running status contradicts that list. See rules 20 to 22 of docs/CONTRACT.md.
+// exit event has shown an exit, a list or status that shows the container running is out of date, and is
+// corrected. If only a list has shown the exit, a status that shows the container running is stored as it
+// is, and disagrees with that list. See rules 20 to 22 of docs/CONTRACT.md.
 //
 // A runtime may start a container again with the same ID: the container then has another life. Lists show
 // another life as running after exited, statuses as another StartedAt. The start and the end of one life
 // are not compared: a runtime short of CPU may stamp the start later.
+//
+// An exited status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime
+// does not know the exit either, and reports 255 "Unknown".
 
 // end is what is known about the death of a container.
 type end struct {
-	// endedBy is a time by which the known ends have happened; zero if unknown. An exit that is not after it
-	// is one of these, or of an earlier life.
+	// endedBy is a time by which this life, or else the one before it, had ended; zero if unknown. An exit event
+	// with a time that is not later reports nothing new.
 	endedBy time.Time
 	// since is when the reconciler learned of the death or, after an exit event, when a status confirmed it.
 	since time.Time
 	// settled is true if no further status of this end is awaited; see settle. Ends that the first full list
 	// shows are settled, but not counted.
 	settled bool
-	// restarted is true if the container has started again since.
+	// restarted is true if the container has started again since. Only endedBy counts then.
 	restarted bool
 }
 
@@ -34,15 +38,15 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns a listed pod, or a copy with the exits that newer statuses show. A container
-// that was exited in the previous list and is running now was started again, and stays running.
-// Call withExits before replacing rec.listed.
-func (rec *podRecord) withExits(listed *Pod) *Pod {
-	if listed == nil || len(rec.statuses) == 0 {
-		return listed
+// withExits returns the pod, or a copy in which containers have exited according to rec.statuses. A
+// container that rec.listed shows exited is left as it is. So compare calls withExits for a new list while
+// rec.listed is still the one before: what runs now was started again.
+func (rec *podRecord) withExits(pod *Pod) *Pod {
+	if pod == nil || len(rec.statuses) == 0 {
+		return pod
 	}
 	before := finder(rec.listed.containers())
-	return withExited(listed, func(id string) bool {
+	return withExited(pod, func(id string) bool {
 		return hasExited(rec.statuses[id]) && !isExited(before(id))
 	})
 }
@@ -86,71 +90,71 @@ func (rec *podRecord) awaitsExits() bool {
 // takeExit applies an exit event to a container of the record. news is false if it changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
-	last, known := rec.statuses[id], rec.ends[id]
-	isEarlier := known != nil && !known.endedBy.IsZero() && !e.FinishedAt.After(known.endedBy) // or without a time
-	if isEarlier || hasExited(last) && !last.EndUnknown {
+	last, ended := rec.statuses[id], rec.ends[id]
+	// An exit without a time is never later than endedBy.
+	isOld := ended != nil && !ended.endedBy.IsZero() && !e.FinishedAt.After(ended.endedBy)
+	if isOld || hasExited(last) && !last.EndUnknown {
 		return false
 	}
 	rec.setStatus(exitStatus(last, c, e, r.sched.Now))
-	isDead := func(other string) bool { return other == id }
-	if pod := withExited(rec.pod, isDead); pod != rec.pod {
+	isThis := func(other string) bool { return other == id }
+	if pod := withExited(rec.pod, isThis); pod != rec.pod {
 		rec.pod = pod
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
 	if rec.inspecting != nil { // keep the snapshot of the inspection in flight up to date
-		rec.inspecting.pod = withExited(rec.inspecting.pod, isDead)
+		rec.inspecting.pod = withExited(rec.inspecting.pod, isThis)
 	}
 	return true
 }
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that only
-// the status shows. contradicts is true if the status shows no exit of a container, a list shows it exited,
-// and its exit is unconfirmed. restarted is true if a container that had exited has another StartedAt.
-func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts, restarted bool) {
+// the status shows. anotherLife is true if the status is the first to show that an exited container was
+// started again.
+func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	deaths := 0                      // that only the status shows
-	pod, listed := finder(rec.pod.containers()), finder(rec.listed.containers())
+	pod := finder(rec.pod.containers())
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
-		last, known, c := rec.statuses[id], rec.ends[id], pod(id)
+		last, ended, c := rec.statuses[id], rec.ends[id], pod(id)
 		switch {
 		case hasExited(s):
-			if known != nil && known.restarted && !s.FinishedAt.After(known.endedBy) {
-				break // this status is of an earlier life
+			if ended != nil && ended.restarted && !s.FinishedAt.After(ended.endedBy) {
+				break // this status is of an earlier life, and disagrees
 			}
 			if s.EndUnknown && hasExited(last) && !last.EndUnknown && !startedAgain(last, s) { // the exit is known already
-				confirmed := *s
-				confirmed.ExitCode, confirmed.FinishedAt, confirmed.EndUnknown = last.ExitCode, last.FinishedAt, false
-				confirmed.Reason, confirmed.Message = last.Reason, last.Message
-				s = &confirmed
+				full := *s
+				full.ExitCode, full.FinishedAt, full.EndUnknown = last.ExitCode, last.FinishedAt, false
+				full.Reason, full.Message = last.Reason, last.Message
+				s = &full
 				put(&corrected, id, s)
 			}
-			if known != nil && last != nil && last.Unconfirmed {
-				known.since = r.sched.Now // the runtime's own reason may still follow
+			if ended != nil && last != nil && last.Unconfirmed {
+				ended.since = r.sched.Now // the runtime's own reason may still follow
 			}
 			rec.setStatus(s)
 			if c != nil && !isExited(c) {
 				deaths++
 				r.died(rec, id)
 			}
-		case !hasExited(last), c != nil && !isExited(c): // no known exit, or a list has shown another life
-			// The end of the previous life was never observed.
-			if last != nil && (known == nil || known.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
+		case !hasExited(last), c != nil && !isExited(c): // no exit was shown, or a list has shown another life
+			// If no end of the previous life was shown, it ended before this start.
+			if last != nil && (ended == nil || ended.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
 		case startedAgain(last, s):
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
-			restarted = true // rec.listed now differs from the next list, which is therefore compared
+			anotherLife = true // rec.listed now differs from the next list, which is therefore compared
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 				rec.setStatus(last)
 			}
 			put(&corrected, id, last)
-			contradicts = contradicts || last.Unconfirmed && isExited(listed(id))
 		}
 	}
 	if deaths > 0 {
@@ -168,13 +172,13 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (contradicts,
 			r.records.earlyExits.add(exit, r.sched.Now)
 		}
 	}
-	return contradicts, restarted
+	return anotherLife
 }
 
-// startedAgain reports whether s is of another life than ended. It is false if no inspection has
-// shown when the ended life started.
-func startedAgain(ended, s *Status) bool {
-	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(ended.StartedAt) && !(ended.StartedAt.IsZero() && ended.Unconfirmed)
+// startedAgain reports whether s is of another life than last. It is false if last is made of an exit event
+// only, because nothing has shown then when that life started.
+func startedAgain(last, s *Status) bool {
+	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
 }
 
 // setStatus stores the newest status of a container.
@@ -202,8 +206,8 @@ func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
 // needed returns the IDs of containers that are listed, published, or about to be published.
 func (rec *podRecord) needed() map[string]bool {
 	var inspecting, initial *Pod
-	dead := rec.Inspection != nil && rec.Inspection.TimedOut
-	if rec.pod != nil && rec.inspecting != nil && !dead {
+	timedOut := rec.Inspection != nil && rec.Inspection.TimedOut
+	if rec.pod != nil && rec.inspecting != nil && !timedOut {
 		inspecting = rec.inspecting.pod
 	}
 	if rec.change != nil {
@@ -217,8 +221,8 @@ func (rec *podRecord) needed() map[string]bool {
 }
 
 // noteTransitions records the deaths and restarts that a list shows. began is when the list began.
-// existed is true for a pod in the first full list or a pod list before it: its exited containers died before,
-// so their ends are settled.
+// existed is true for a pod in the first full list or a pod list before it: the containers that it shows exited
+// died before, so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	listed := finder(rec.listed.containers())
 	for _, t := range transitions {
@@ -270,20 +274,20 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if e.restarted || !hasExited(s) {
 			continue
 		}
-		if !s.EndUnknown { // its FinishedAt is when the runtime noticed
+		if !s.EndUnknown { // otherwise, FinishedAt is only when the runtime noticed
 			e.endedBy = later(e.endedBy, s.FinishedAt)
 		}
-		late := e.since.Add(reasonCheckWait)
+		final := e.since.Add(reasonCheckWait)
 		if s.Unconfirmed {
-			late = e.since.Add(unconfirmedWait)
+			final = e.since.Add(unconfirmedWait)
 		}
 		switch {
 		case e.settled:
-		case !asOf.Before(late), s.Reason == exitCompleted && !s.Unconfirmed:
+		case !asOf.Before(final), s.Reason == exitCompleted && !s.Unconfirmed:
 			e.settled, settled = true, true
 			r.metrics.countExit(s)
-		case rec.due[endCheck].IsZero() || late.Before(rec.due[endCheck]):
-			rec.due[endCheck] = late
+		case rec.due[endCheck].IsZero() || final.Before(rec.due[endCheck]):
+			rec.due[endCheck] = final
 		}
 	}
 	return settled

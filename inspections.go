@@ -44,14 +44,13 @@ func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 // inspected handles the result of an inspection for a pod that is present.
 func (r *reconciler) inspected(rec *podRecord, res *result) {
 	var status *PodStatus
-	err, contradicts := res.err, false
+	err := res.err
 	if err == nil {
 		status, err = validStatus(res.status, rec.inspecting.pod, r.badData)
 	}
 	if err == nil {
 		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
-		var restarted bool
-		if contradicts, restarted = r.takeStatus(rec, status); restarted {
+		if r.takeStatus(rec, status) {
 			r.request(rec, CausePeriod)
 		}
 	}
@@ -61,7 +60,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		rec.inspect = true
 	case err != nil:
 		r.inspectionFailed(rec, err)
-	case !contradicts && agrees(rec.pod, status):
+	case agrees(rec.pod, status):
 		r.storeAgreeing(rec, status)
 	default:
 		r.contradicted(rec, status)

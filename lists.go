@@ -132,7 +132,7 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	answered, hinted := rec.request.answer(c.Stamp.Number)
 	rec.due[listFailed] = time.Time{}
 	if hinted {
-		rec.due[followUp] = r.sched.Now.Add(r.cfg.Period / followUpShare)
+		rec.due[followUp] = r.sched.Now.Add(r.cfg.Period / followUpDivisor)
 	}
 	switch {
 	case found.changed && rec.pod == nil:

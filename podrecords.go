@@ -34,8 +34,8 @@ type podRecord struct {
 
 	// The containers, by ID; see exits.go.
 
-	// statuses has what an inspection, an exit event or a restart in a list showed last of each container,
-	// even if storeUnlessOutdated dropped that status. A known exit stays until another life is shown.
+	// statuses has what an inspection, an exit event, an early exit or a restart in a list showed last of each
+	// container, even if storeUnlessOutdated dropped that status. An exit stays until another life is shown.
 	statuses map[string]*Status
 	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
 	// published, and neither an inspection in flight nor change.initial has it.
@@ -55,13 +55,15 @@ type podRecord struct {
 	inspecting *snapshot
 	// lastInspected is when the last successful inspection ended. Ignored results do not count.
 	lastInspected time.Time
-	// inspectedFor is the stamp of the newest believed list when the last inspection with a stored result began.
+	// inspectedFor is what at was when the last inspection with a stored result began. A Relist waits for a
+	// failing pod or a PodSync until this stamp is new enough; see awaits.
 	inspectedFor stamp
 
 	// The cache.
 
 	// stale is true until the cache has a status that agrees with the record, or an error that
-	// inspectionFailed stored. Until then, the pod counts as observed by the list stamped observed.
+	// inspectionFailed stored. Until then, the cache has the pod as of the list stamped observed, whatever
+	// newer lists show. observed has no meaning while stale is false.
 	stale    bool
 	observed stamp
 	// failures is how many errors were stored since the last good status, also those of superseded inspections.
@@ -71,8 +73,9 @@ type podRecord struct {
 
 	// published is the pod in the newest update; nil if absent or none. Each subscriber compares updates by itself.
 	published *Pod
-	// change is the newest change by a list that no inspection was published for; nil for none. An exit
-	// that no list shows is not a change. An inspection for another *change is superseded.
+	// change is the newest change that a list has shown, until the result of an inspection for it is published;
+	// nil for none. Its pointer identifies it: an inspection that began for another change is superseded. An
+	// exit that no list shows is not a change.
 	change *change
 	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
 	sync bool
@@ -95,9 +98,9 @@ type snapshot struct {
 	change *change
 	sync   bool
 	// publishedEarly is true if the exit of a new container was published, with an error, before this
-	// slow inspection returned.
+	// slow inspection returned. Its result is then ignored; if it succeeds, another inspection follows.
 	publishedEarly bool
-	// inspectAgain is true if the pod must be inspected again, even if the status agrees.
+	// inspectAgain is true if endCheck came due meanwhile: another inspection follows, even if the status agrees.
 	inspectAgain bool
 }
 
@@ -108,8 +111,8 @@ const (
 	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
 	// retry requests a list after an inspection that failed or contradicted the record, or while an
-	// exit is unconfirmed or not listed. That list leads to an inspection, if one is still needed; see confirmed.
-	// endBackOff clears it.
+	// exit is unconfirmed or not listed. If that list changes nothing, the pod is inspected if one of these is
+	// still so. endBackOff clears the retry.
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
@@ -145,8 +148,8 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale records that the cached status may not agree with the record. It counts as observed by the
-// list stamped at.
+// makeStale records that the cached status may not agree with the record. The cache then has the pod as of
+// the list stamped at or, if the pod is stale already, of an earlier one still.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -213,8 +216,8 @@ type comparison struct {
 	// changed is true if the list has changed the record. transitions are the changes of its containers.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list shows something new while the pod awaits exits (awaitsExits). The
-	// pod is then stale and is inspected, as after a change.
+	// mayConfirmExit is true if the list differs from the one before while the pod awaits exits: usually, it is
+	// the first to show the exit. The pod is then stale and is inspected, as after a change.
 	mayConfirmExit bool
 }
 
@@ -232,7 +235,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		listed = withoutBadData(raw, report)
 	}
 	if rec.isUnchangedIn(listed) {
-		if rec.pod == rec.listed {
+		if rec.pod == rec.listed { // no exit is applied to it
 			rec.pod = listed
 		} else {
 			rec.pod = rec.withExits(listed)
@@ -256,9 +259,10 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
-		news := found.changed || found.dropped || found.mayConfirmExit || previous.After(found.before)
-		inspected := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
-		if news || rec.stale || inspected || rec.request.newest > 0 {
+		wasDropped := previous.After(found.before) // the full list before this one
+		news := found.changed || found.dropped || found.mayConfirmExit || wasDropped
+		unfinished := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
+		if news || rec.stale || unfinished || rec.request.newest > 0 {
 			all = append(all, found)
 		}
 	}

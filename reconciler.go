@@ -15,8 +15,8 @@ import (
 const (
 	// maxRetryWait bounds the back-off of a failing inspection, unless a period is longer.
 	maxRetryWait = 10 * time.Second
-	// followUpShare divides a period: the quotient is the wait before the second list of a hinted pod.
-	followUpShare = 20
+	// followUpDivisor divides a period: the quotient is the wait before the second list of a hinted pod.
+	followUpDivisor = 20
 	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
 	// reason such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
@@ -30,7 +30,8 @@ const (
 //
 // This file has the step. lists.go and inspections.go handle the results of calls, requests.go has what is
 // asked for, updates.go what is published, cachewriter.go what the cache gets, and exits.go what is known
-// of exits. A file calls only files further on in this list. docs/INTERNALS.md has the rules.
+// of exits. A file calls only files further on in this list, and podrecords.go, which has the data and
+// compares it with lists. docs/INTERNALS.md has the rules.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -97,7 +98,8 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 }
 
 // takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
-// exit of a sandbox is only that. The exit of an unknown container is kept for a while; see earlyExits.
+// exit of a sandbox is only that. The exit of an unknown container is kept for a while (see earlyExits), and its
+// pod is listed, or all pods if the event names none.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -278,9 +280,10 @@ func (r *reconciler) chooseCanaries() {
 	}
 }
 
-// completeRelists completes the relists that wait for no pod any more.
+// completeRelists completes the relists that wait for no pod any more. It fails those that wait for a list
+// to begin while a list that has timed out is unanswered.
 func (r *reconciler) completeRelists() {
-	if c := r.sched.FullList; c != nil && c.TimedOut { // no other full list can begin until it returns
+	if c := r.sched.FullList; c != nil && c.TimedOut {
 		r.out.relisted = append(r.out.relisted, fail(&r.relists.waiting, r.listErr)...)
 	}
 	r.relists.incomplete = slices.DeleteFunc(r.relists.incomplete, func(l *succeededList) bool {
