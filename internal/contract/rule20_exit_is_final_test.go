@@ -491,3 +491,26 @@ func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
 		}
 	})
 }
+
+// Rule 20: a status that shows a container running after its exit event counts as if it showed the exit. So it
+// agrees with a list that shows the exit, and the pod is as fresh as that list.
+func TestRule20CorrectedStatusAgrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := watch(t, bare("a", plegtest.Running("a1")))
+		began := time.Now()
+		n.SetStatus("a", statusOf(n.Pod("a"))) // it shows a1 running for ever
+		n.EmitExit(exitOf("a1", 3))
+		synctest.Wait()
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		for range 20 {
+			now := time.Now()
+			time.Sleep(1100 * time.Millisecond) // a list
+			if !fresh(n.cache, "a", now) {
+				t.Errorf("after %v, the pod is older than the newest list", time.Since(began))
+			}
+		}
+		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.State != pleg.ContainerStateExited || s.ExitCode != 3 || !s.Unconfirmed {
+			t.Errorf("the cache has %+v", s)
+		}
+	})
+}
