@@ -222,7 +222,7 @@ func (rec *podRecord) needed() map[string]bool {
 
 // noteTransitions records the deaths and restarts that a list shows. began is when the list began.
 // existed is true for a pod in the first full list or a pod list before it: the containers that it shows exited
-// died before, so their ends are settled.
+// died before the generator listed anything, so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	listed := finder(rec.listed.containers())
 	for _, t := range transitions {
@@ -265,8 +265,9 @@ func (r *reconciler) died(rec *podRecord, id string) {
 // Other reasons may change: an inspection that began reasonCheckWait after the death settles them, even
 // if it fails or is slow. For an unconfirmed end, whatever its reason, the wait is unconfirmedWait.
 //
-// asOf is when the last inspection began, zero for none, or the present time if none can proceed. settled
-// is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync if it changed.
+// asOf is when the last inspection began; zero for none. It is the present time if no inspection can
+// proceed. settled is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync
+// if the end changed.
 func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -359,8 +360,8 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 }
 
 // earlyExits are the newest exits of containers that no record has, by ID. Exits come from events
-// and from statuses. They are kept until a full list succeeds that began at least a period later and was
-// dropped for no pod.
+// and from statuses. They are kept until a full list that began at least a period later succeeds and is
+// believed of every pod.
 type earlyExits map[string]earlyExit
 
 type earlyExit struct {

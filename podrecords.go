@@ -49,7 +49,7 @@ type podRecord struct {
 	due [dueKinds]time.Time
 	// attempts is how many retries in a row were scheduled.
 	attempts int
-	// inspect is true if an inspection must begin. Its begin clears it; see storeAgreeing, too.
+	// inspect is true if an inspection must begin. Its begin clears it, and so does a status that agrees.
 	inspect bool
 	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
 	inspecting *snapshot
@@ -121,7 +121,7 @@ const (
 	dueKinds
 )
 
-// wants returns what the schedule should do for the pod, and when. The schedule knows it only from here.
+// wants returns what the schedule should do for the pod, and when. The schedule reads nothing else of the record.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
