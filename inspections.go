@@ -30,7 +30,7 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
-		r.sched.Gone(&rec.Pod)
+		r.sched.Gone(&rec.Entry)
 	case res.stopped || (res.call.TimedOut || rec.inspecting.publishedEarly) && res.err == nil:
 		rec.inspect, rec.sync = true, rec.sync || rec.inspecting.sync
 	case res.call.TimedOut || rec.inspecting.publishedEarly:

@@ -185,7 +185,7 @@ var errPodGone = errors.New("the pod is gone")
 func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec := found.rec
 	r.noteChange(found, c)
-	r.sched.Gone(&rec.Pod)
+	r.sched.Gone(&rec.Entry)
 	rec.endBackOff()
 	rec.due[endCheck] = time.Time{}
 	rec.inspect, rec.sync, rec.stale, rec.failures = false, false, false, 0

@@ -12,9 +12,9 @@ import (
 
 // podRecord is everything that is known of one pod, and everything that is still to be done for it.
 type podRecord struct {
-	// Pod has UID and, written by the schedule only, the calls in flight, List and Inspection, and StuckSince,
+	// Entry has UID and, written by the schedule only, the calls in flight, List and Inspection, and StuckSince,
 	// when the oldest unanswered slow inspection began.
-	schedule.Pod
+	schedule.Entry
 
 	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
 	// other is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
@@ -188,7 +188,7 @@ func newPodRecords() *podRecords {
 func (r *podRecords) getOrAdd(uid types.UID) *podRecord {
 	rec := r.byUID[uid]
 	if rec == nil {
-		rec = &podRecord{Pod: schedule.Pod{UID: uid}, at: r.full}
+		rec = &podRecord{Entry: schedule.Entry{UID: uid}, at: r.full}
 		r.byUID[uid] = rec
 	}
 	return rec

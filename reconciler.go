@@ -154,7 +154,7 @@ func (r *reconciler) takeResult(res *result) {
 		return
 	}
 	rec := r.records.byUID[c.UID]
-	r.sched.Returned(c, &rec.Pod, answered)
+	r.sched.Returned(c, &rec.Entry, answered)
 	if c.Kind == schedule.ListPod {
 		r.completePodList(rec, res)
 	} else {
@@ -208,7 +208,7 @@ func (r *reconciler) expire() {
 			}
 		}
 		r.plan(rec)
-		if settle && !r.sched.Moving(&rec.Pod) { // no inspection is about to settle the ends
+		if settle && !r.sched.Moving(&rec.Entry) { // no inspection is about to settle the ends
 			r.publishEnds(rec, CausePeriod, r.sched.Now)
 		}
 	}
@@ -220,7 +220,7 @@ func (r *reconciler) expire() {
 // callLate handles a call that has become slow or has timed out.
 func (r *reconciler) callLate(late schedule.Late) {
 	c := late.Call
-	if late.Pod == nil {
+	if late.Entry == nil {
 		if late.NowTimedOut {
 			err := r.deadlineError(methodGetPods)
 			r.cancel(c, err)
@@ -232,7 +232,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 	rec := r.records.byUID[c.UID]
 	switch {
 	case c.Kind == schedule.Inspect && rec.pod == nil:
-		r.sched.Gone(&rec.Pod) // the call was cancelled when the pod went
+		r.sched.Gone(&rec.Entry) // the call was cancelled when the pod went
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
 	case late.NowTimedOut:
@@ -276,7 +276,7 @@ func (r *reconciler) chooseCanaries() {
 			r.plan(rec)
 			return
 		}
-		r.sched.AddToRound(&rec.Pod)
+		r.sched.AddToRound(&rec.Entry)
 	}
 }
 

@@ -73,7 +73,7 @@ func (r *reconciler) retryLater(rec *podRecord) {
 // plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
 // unless the full list in flight may still show the pod.
 func (r *reconciler) plan(rec *podRecord) {
-	r.sched.Plan(&rec.Pod, rec.wants())
+	r.sched.Plan(&rec.Entry, rec.wants())
 	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
 	if rec.pod == nil && !rec.isOpen() && !fullListCounts && r.records.byUID[rec.UID] == rec {
 		delete(r.records.byUID, rec.UID)
@@ -148,7 +148,7 @@ func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 
 // stillWaits reports whether a list waits for a pod that can proceed. Usually it looks at one pod.
 func (r *reconciler) stillWaits(l *succeededList) bool {
-	waits := func(rec *podRecord) bool { return l.awaits(rec) && r.sched.Moving(&rec.Pod) }
+	waits := func(rec *podRecord) bool { return l.awaits(rec) && r.sched.Moving(&rec.Entry) }
 	if l.awaited != nil && !waits(l.awaited) {
 		l.awaited = nil
 		for _, rec := range r.records.byUID { // in random order, so that others are usually observed before this one

@@ -119,8 +119,8 @@ type cadence struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, listSlots: PodListsAtOnce,
-		toList:    queue{place: func(p *Pod) **list.Element { return &p.toList }},
-		toInspect: queue{place: func(p *Pod) **list.Element { return &p.toInspect }},
+		toList:    queue{place: func(p *Entry) **list.Element { return &p.toList }},
+		toInspect: queue{place: func(p *Entry) **list.Element { return &p.toInspect }},
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *Scheduler) SetPeriodic(on bool) {
 func (s *Scheduler) endStuck() {
 	s.full.stuckSince = time.Time{}
 	for s.toInspect.later != nil {
-		s.toInspect.set(s.toInspect.later.Value.(*Pod), false)
+		s.toInspect.set(s.toInspect.later.Value.(*Entry), false)
 	}
 }
 
@@ -188,7 +188,7 @@ func (s *Scheduler) freeWorkers() int {
 
 // mayInspect reports whether the inspection of a waiting pod may begin. A round uses half of the
 // workers and half of MaxSlow, and leaves the rest to pods that need an inspection.
-func (s *Scheduler) mayInspect(p *Pod) bool {
+func (s *Scheduler) mayInspect(p *Entry) bool {
 	if p.wants.Inspect {
 		return s.freeWorkers() > 0
 	}
@@ -235,7 +235,7 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 // Returned notes that a call has returned; p is nil for a full list. Call it before handling the
 // result. answered is false for a call that returned an error after it had timed out: its pod or
 // list remains stuck.
-func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
+func (s *Scheduler) Returned(c *Call, p *Entry, answered bool) {
 	switch c.Kind {
 	case ListAll:
 		s.FullList = nil
@@ -262,15 +262,15 @@ func (s *Scheduler) Returned(c *Call, p *Pod, answered bool) {
 // Late is a call that has become slow or has timed out.
 type Late struct {
 	*Call
-	// Pod is the pod of the call; nil for a full list.
-	Pod *Pod
+	// Entry is that of the pod; nil for a full list.
+	Entry *Entry
 	// NowTimedOut is true if the call has timed out, false if it has become slow.
 	NowTimedOut bool
 }
 
 // Expire returns the pods whose time has come, to be planned again, and the calls that have become slow
 // or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
-func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
+func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	s.full.stuckSince = s.FullListsStuckSince()
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
@@ -279,7 +279,7 @@ func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 		p.wake = time.Time{}
 		woken = append(woken, p)
 	}
-	slices.SortFunc(woken, func(a, b *Pod) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	slices.SortFunc(woken, func(a, b *Entry) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	for _, p := range woken {
 		late = s.appendLate(late, p.List, p)
 		late = s.appendLate(late, p.Inspection, p)
@@ -288,7 +288,7 @@ func (s *Scheduler) Expire() (woken []*Pod, late []Late) {
 }
 
 // appendLate appends the call if it has become slow, and again if it has timed out.
-func (s *Scheduler) appendLate(late []Late, c *Call, p *Pod) []Late {
+func (s *Scheduler) appendLate(late []Late, c *Call, p *Entry) []Late {
 	if c == nil {
 		return late
 	}
@@ -362,7 +362,7 @@ func (s *Scheduler) stuckAt(c *Call) time.Time {
 }
 
 // setStuck sets StuckSince if it is zero, or clears it if since is zero.
-func (s *Scheduler) setStuck(p *Pod, since time.Time) {
+func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	switch {
 	case p.StuckSince.IsZero() == since.IsZero():
 		return
@@ -387,7 +387,7 @@ func (s *Scheduler) TakeCanary() bool {
 }
 
 // AddToRound adds a pod without an inspection to the round. It is inspected after the pods that need an inspection.
-func (s *Scheduler) AddToRound(p *Pod) {
+func (s *Scheduler) AddToRound(p *Entry) {
 	if p.toInspect == nil {
 		s.toInspect.addLater(p)
 	}

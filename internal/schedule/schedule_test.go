@@ -239,7 +239,7 @@ func TestManySlowInspections(t *testing.T) {
 		s.Now = epoch.Add(time.Duration(i) * period)
 		s.expire()
 		s.begin()
-		moving := s.Moving(&s.pod("097").Pod)
+		moving := s.Moving(&s.pod("097").Entry)
 		if got := s.Counts().Inspections; got != inFlight || moving != (i < 3) {
 			t.Errorf("after %d periods %d are in flight; the others move: %v", i, got, moving)
 		}
@@ -298,7 +298,7 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 		did = append(did, "canary")
 		for range random.IntN(9) {
 			if p := s.pod(string(rune('a' + random.IntN(20)))); p.Inspection == nil {
-				s.AddToRound(&p.Pod)
+				s.AddToRound(&p.Entry)
 			}
 		}
 	}

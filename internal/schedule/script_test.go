@@ -35,7 +35,7 @@ type script struct {
 
 // pod is a pod, and what is wanted of it.
 type pod struct {
-	schedule.Pod
+	schedule.Entry
 	want schedule.Wants
 }
 
@@ -121,13 +121,13 @@ func (s *script) podInput(verb string, p *pod) []string {
 	case "inspect", "leave":
 		p.want.Inspect = verb == "inspect"
 	case "round":
-		s.AddToRound(&p.Pod)
+		s.AddToRound(&p.Entry)
 		return nil
 	case "gone":
 		p.want.Inspect = false
-		s.Gone(&p.Pod)
+		s.Gone(&p.Entry)
 	case "moving?":
-		return []string{fmt.Sprint(s.Moving(&p.Pod))}
+		return []string{fmt.Sprint(s.Moving(&p.Entry))}
 	case "hung?":
 		return []string{since(p.StuckSince)}
 	default:
@@ -139,10 +139,10 @@ func (s *script) podInput(verb string, p *pod) []string {
 
 // returns has a call return. If it hangs, it has been cancelled after its deadline.
 func (s *script) returns(how, name string) {
-	c, of := s.flying[name], (*schedule.Pod)(nil)
+	c, of := s.flying[name], (*schedule.Entry)(nil)
 	delete(s.flying, name)
 	if c.UID != "" {
-		of = &s.pods[c.UID].Pod
+		of = &s.pods[c.UID].Entry
 	}
 	s.Returned(c, of, how != "hang")
 	if c.Kind == schedule.ListAll && !c.TimedOut {
@@ -168,7 +168,7 @@ func (s *script) expire() (did []string) {
 	}
 	for _, l := range late {
 		did = append(did, name(l.Call)+map[bool]string{false: "-slow", true: "-dead"}[l.NowTimedOut])
-		if l.Pod == nil && l.NowTimedOut {
+		if l.Entry == nil && l.NowTimedOut {
 			s.FullListEnded(l.Call, false)
 		}
 		s.planAll()
@@ -193,12 +193,12 @@ func (s *script) begin() (did []string) {
 
 func (s *script) pod(uid string) *pod {
 	if s.pods[types.UID(uid)] == nil {
-		s.pods[types.UID(uid)] = &pod{Pod: schedule.Pod{UID: types.UID(uid)}}
+		s.pods[types.UID(uid)] = &pod{Entry: schedule.Entry{UID: types.UID(uid)}}
 	}
 	return s.pods[types.UID(uid)]
 }
 
-func (s *script) plan(p *pod) { s.Plan(&p.Pod, p.want) }
+func (s *script) plan(p *pod) { s.Plan(&p.Entry, p.want) }
 
 func (s *script) planAll() {
 	for _, uid := range slices.Sorted(maps.Keys(s.pods)) {

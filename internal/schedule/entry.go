@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is the schedule's state of a pod. The reconciler's record embeds it and reads the exported fields.
-type Pod struct {
+// Entry is the schedule's state of a pod. The reconciler's record embeds it and reads the exported fields.
+type Entry struct {
 	UID types.UID
 	// List and Inspection are the calls in flight; nil for none.
 	List, Inspection *Call
@@ -37,7 +37,7 @@ type Wants struct {
 
 // Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for
 // a pod. Requests that the full list in flight answers wait for it, unless it is slow.
-func (s *Scheduler) Plan(p *Pod, w Wants) {
+func (s *Scheduler) Plan(p *Entry, w Wants) {
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
 	if w.Inspect != p.wants.Inspect {
@@ -54,13 +54,13 @@ func (s *Scheduler) Plan(p *Pod, w Wants) {
 }
 
 // Gone notes that nothing waits for an inspection of the pod any more.
-func (s *Scheduler) Gone(p *Pod) {
+func (s *Scheduler) Gone(p *Entry) {
 	s.setStuck(p, time.Time{})
 	s.toInspect.set(p, false)
 }
 
 // Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
-func (s *Scheduler) Moving(p *Pod) bool {
+func (s *Scheduler) Moving(p *Entry) bool {
 	switch {
 	case p.Inspection != nil:
 		return !p.Inspection.Slow
@@ -75,13 +75,13 @@ func (s *Scheduler) Moving(p *Pod) bool {
 type queue struct {
 	list.List
 	// place returns where a pod keeps its element in this queue.
-	place func(p *Pod) **list.Element
+	place func(p *Entry) **list.Element
 	// later is the first element of addLater; nil for none.
 	later *list.Element
 }
 
 // set adds the pod to the queue, or removes it.
-func (q *queue) set(p *Pod, in bool) {
+func (q *queue) set(p *Entry, in bool) {
 	switch e := q.place(p); {
 	case in && *e == nil && q.later != nil:
 		*e = q.InsertBefore(p, q.later)
@@ -97,25 +97,25 @@ func (q *queue) set(p *Pod, in bool) {
 }
 
 // addLater adds a pod behind all others.
-func (q *queue) addLater(p *Pod) {
+func (q *queue) addLater(p *Entry) {
 	e := q.PushBack(p)
 	*q.place(p), q.later = e, cmp.Or(q.later, e)
 }
 
-func (q *queue) first() *Pod { return q.Front().Value.(*Pod) }
+func (q *queue) first() *Entry { return q.Front().Value.(*Entry) }
 
 // pop removes and returns the first pod.
-func (q *queue) pop() *Pod {
+func (q *queue) pop() *Entry {
 	p := q.first()
 	q.set(p, false)
 	return p
 }
 
 // alarms is a heap of pods, ordered by wake.
-type alarms []*Pod
+type alarms []*Entry
 
 // setAlarm updates the pod's place among the alarms.
-func (s *Scheduler) setAlarm(p *Pod) {
+func (s *Scheduler) setAlarm(p *Entry) {
 	wake := earlier(p.wants.Wake, earlier(s.nextLate(p.List), s.nextLate(p.Inspection)))
 	if wake.Equal(p.wake) {
 		return
@@ -131,7 +131,7 @@ func (s *Scheduler) setAlarm(p *Pod) {
 	}
 }
 
-func (a *alarms) remove(p *Pod) {
+func (a *alarms) remove(p *Entry) {
 	if p.index > 0 {
 		heap.Remove(a, p.index-1)
 	}
@@ -147,8 +147,8 @@ func (a alarms) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (a *alarms) Push(p any) {
-	*a = append(*a, p.(*Pod))
-	p.(*Pod).index = len(*a)
+	*a = append(*a, p.(*Entry))
+	p.(*Entry).index = len(*a)
 }
 
 // Pop implements heap.Interface.
