@@ -509,7 +509,8 @@ func TestRule20CorrectedStatusAgrees(t *testing.T) {
 				t.Errorf("after %v, the pod is older than the newest list", time.Since(began))
 			}
 		}
-		if s := mustGet(t, n.cache).ContainerStatuses[0]; s.State != pleg.ContainerStateExited || s.ExitCode != 3 || !s.Unconfirmed {
+		s := mustGet(t, n.cache).ContainerStatuses[0]
+		if s.State != pleg.ContainerStateExited || s.ExitCode != 3 || !s.Unconfirmed {
 			t.Errorf("the cache has %+v", s)
 		}
 	})
