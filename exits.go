@@ -22,8 +22,8 @@ import (
 
 // end is what is known about the death of a container.
 type end struct {
-	// endedBy is a time by which this life, or else the one before it, had ended; zero if unknown. An exit event
-	// with a time that is not later reports nothing new.
+	// endedBy is a time by which the newest death, or else the one before it, had happened; zero if unknown. An
+	// exit event that is not later reports nothing new.
 	endedBy time.Time
 	// since is when the reconciler learned of the death or, after an exit event, when a status confirmed it.
 	since time.Time
@@ -38,9 +38,9 @@ func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExi
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
-// withExits returns the pod, or a copy in which containers have exited according to rec.statuses. A
-// container that rec.listed shows exited is left as it is. So compare calls withExits for a new list while
-// rec.listed is still the one before: what runs now was started again.
+// withExits returns the pod, or a copy with the exits that rec.statuses shows. It leaves containers as they
+// are if rec.listed shows them exited. So compare must call it before it replaces rec.listed: a container
+// that has exited in rec.listed and runs in the new list was started again.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod
@@ -110,8 +110,8 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 }
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that only
-// the status shows. anotherLife is true if the status is the first to show that an exited container was
-// started again.
+// the status shows. anotherLife is true if the status shows that an exited container was started again, and
+// no list has shown it yet.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
 	deaths := 0                      // that only the status shows
@@ -139,8 +139,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 				deaths++
 				r.died(rec, id)
 			}
-		case !hasExited(last), c != nil && !isExited(c): // no exit was shown, or a list has shown another life
-			// If no end of the previous life was shown, it ended before this start.
+		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
+			// If the end of the previous life is unknown, it was before this start.
 			if last != nil && (ended == nil || ended.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
@@ -175,8 +175,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	return anotherLife
 }
 
-// startedAgain reports whether s is of another life than last. It is false if last is made of an exit event
-// only, because nothing has shown then when that life started.
+// startedAgain reports whether s is of another life than last. If last comes from an exit event alone, its
+// start is unknown, and startedAgain returns false.
 func startedAgain(last, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
 }

@@ -66,7 +66,7 @@ type podRecord struct {
 	// newer lists show. observed has no meaning while stale is false.
 	stale    bool
 	observed stamp
-	// failures is how many errors were stored since the last good status, also those of superseded inspections.
+	// failures is how many errors were stored since the last good status. Superseded inspections count too.
 	failures int
 
 	// The subscribers.
@@ -111,8 +111,8 @@ const (
 	// followUp requests one more list after a hint was answered, because events may be ahead of lists.
 	followUp dueKind = iota
 	// retry requests a list after an inspection that failed or contradicted the record, or while an
-	// exit is unconfirmed or not listed. If that list changes nothing, the pod is inspected if one of these is
-	// still so. endBackOff clears the retry.
+	// exit is unconfirmed or not listed. If the list changes nothing and the problem remains, the pod is
+	// inspected. endBackOff clears the retry.
 	retry
 	// listFailed tries an open request again after a pod list failed. The next believed list clears it.
 	listFailed
@@ -149,7 +149,7 @@ func (rec *podRecord) observedAt() stamp {
 }
 
 // makeStale records that the cached status may not agree with the record. The cache then has the pod as of
-// the list stamped at or, if the pod is stale already, of an earlier one still.
+// the list stamped at. If the pod is stale already, makeStale does nothing.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -216,8 +216,8 @@ type comparison struct {
 	// changed is true if the list has changed the record. transitions are the changes of its containers.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list differs from the one before while the pod awaits exits: usually, it is
-	// the first to show the exit. The pod is then stale and is inspected, as after a change.
+	// mayConfirmExit is true if the list differs from the previous one and the pod awaits exits. Usually, the
+	// list is the first to show the exit. The pod is then stale and is inspected, as after a change.
 	mayConfirmExit bool
 }
 

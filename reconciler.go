@@ -98,7 +98,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 }
 
 // takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
-// exit of a sandbox is only that. The exit of an unknown container is kept for a while (see earlyExits), and its
+// exit of a sandbox is only that. The exit of an unknown container is kept for a while; see earlyExits. Its
 // pod is listed, or all pods if the event names none.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
@@ -280,8 +280,8 @@ func (r *reconciler) chooseCanaries() {
 	}
 }
 
-// completeRelists completes the relists that wait for no pod any more. It fails those that wait for a list
-// to begin while a list that has timed out is unanswered.
+// completeRelists completes each relist that no longer waits for a pod. While a timed-out full list is
+// unanswered, no other can begin, so it fails the calls of Relist that wait for one.
 func (r *reconciler) completeRelists() {
 	if c := r.sched.FullList; c != nil && c.TimedOut {
 		r.out.relisted = append(r.out.relisted, fail(&r.relists.waiting, r.listErr)...)

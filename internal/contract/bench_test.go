@@ -247,7 +247,7 @@ func BenchmarkCacheSet(b *testing.B) {
 	}
 }
 
-// BenchmarkHeapPerPod measures the heap of a pod of a sandbox and two containers, each
+// BenchmarkHeapPerPod measures the heap that a pod takes. The pod has a sandbox and two containers, each
 // with as many labels, by the runtime that made it and by a generator and its cache
 // besides. The heap is in heap-B/pod; the time means nothing.
 func BenchmarkHeapPerPod(b *testing.B) {

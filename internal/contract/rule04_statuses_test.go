@@ -126,7 +126,7 @@ func TestStatusesOf44Deaths(t *testing.T) {
 }
 
 // A container in a crash loop is another one each time. Lives that a slow reader misses are
-// merged, and the restart count says so; the deaths that it is sent have their status.
+// merged, and the restart count shows it. Each delivered death has its status.
 func TestStatusesOfACrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -176,8 +176,8 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 	})
 }
 
-// A subscriber that does not read is sent the last status that was seen, whatever has become
-// of the container and of the pod meanwhile.
+// A slow subscriber is sent the last status of a container, even if the container or the pod has gone
+// meanwhile.
 func TestStatusesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile []func(n *node)

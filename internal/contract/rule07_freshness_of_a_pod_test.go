@@ -302,8 +302,8 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 	})
 }
 
-// Rule 7: an inspection is as fresh as the newest list that found no change,
-// even a single-pod list that completed before it.
+// Rule 7: a status that agrees is as fresh as the pod's newest list, even if that is a pod list that
+// completed during the inspection.
 func TestRule7InspectionIsAsFreshAsTheLastList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

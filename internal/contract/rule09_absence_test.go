@@ -99,8 +99,8 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 	})
 }
 
-// A pod that is gone is not reported, however long its last inspection is stuck. An
-// inspection that honours its cancellation ends.
+// A pod that is gone is not reported, even while its last inspection is stuck. An inspection that honours
+// cancellation ends.
 func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -126,8 +126,7 @@ func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 	})
 }
 
-// A pod that comes back under its UID while the inspection of its former life is stuck is
-// delivered as it is now.
+// A pod goes and comes back under its UID while its first inspection is stuck. It is delivered as it is now.
 func TestPodComesBackWhileItsInspectionHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

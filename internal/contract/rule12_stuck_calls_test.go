@@ -72,8 +72,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 				if got := report.FailingPods; len(got) != hung || got[0].PodUID != "pod-00000" || got[0].HangingSince.IsZero() {
 					t.Errorf("the report has %v", got)
 				}
-				// Past the deadline the events of a pod that is stuck are delivered, with
-				// the error in the cache.
+				// After the deadline, the events of a stuck pod are delivered, and the cache has the error.
 				if got := len(read(events)); got != hung {
 					t.Errorf("%d of the hung pods delivered", got)
 				}
@@ -210,8 +209,8 @@ func TestRule12ChangesPastTheDeadlineAreDelivered(t *testing.T) {
 	})
 }
 
-// Rule 12: a change during a call that is stuck is delivered at the deadline of that call,
-// together with the change that the call was made for.
+// Rule 12: a change during a stuck call is delivered at the call's deadline, together with the change
+// that the call was made for.
 func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

@@ -45,8 +45,8 @@ func TestThresholdOption(t *testing.T) {
 	})
 }
 
-// Rule 13 (c): when no pod of several can be inspected, with the call that is stuck;
-// and healthy again with the first success.
+// Rule 13: if no pod of several can be inspected, the generator is unhealthy, and the error names the stuck
+// call. The first success makes it healthy again.
 func TestRule13cNoPodCanBeInspected(t *testing.T) {
 	for _, ignoresCancel := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ignoresCancel=%v", ignoresCancel), func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n.start()
 				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, IgnoreCancel: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				// One pod is stuck; the canaries among the others hang with it.
+				// One pod is stuck; the canaries become stuck too.
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
@@ -365,8 +365,7 @@ func TestRule13StopEndsAHang(t *testing.T) {
 	})
 }
 
-// Rule 13: a list that is stuck has failed at its deadline, whatever else happens while it
-// is stuck.
+// Rule 13: a stuck list fails at its deadline, whatever else happens meanwhile.
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

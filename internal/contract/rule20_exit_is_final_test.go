@@ -492,8 +492,8 @@ func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
 	})
 }
 
-// Rule 20: a status that shows a container running after its exit event counts as if it showed the exit. So it
-// agrees with a list that shows the exit, and the pod is as fresh as that list.
+// Rule 20: after an exit event, a status that shows the container running is treated as if it showed the exit. So
+// a list that shows the exit agrees with it, and makes the pod fresher.
 func TestRule20CorrectedStatusAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := watch(t, bare("a", plegtest.Running("a1")))

@@ -154,8 +154,8 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event is of a container that is new in its pod, whose inspection is stuck. The death is
-// delivered at once if the inspection is slow, and else when it is, and not at its deadline.
+// Rule 21: an exit event reports a container that is new in its pod, and the inspection of the pod is stuck. The
+// death is delivered once the inspection is slow, long before its deadline.
 func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 	for name, after := range map[string]time.Duration{
 		"slow": 1500 * time.Millisecond, "not yet slow": 100 * time.Millisecond,

@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// newWedgedNode is a node of pods with a container each, of which one is stuck with every list.
+// newWedgedNode returns a node of pods with one container each. Every list is stuck, and so is the inspection of
+// one pod.
 func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
 	t.Helper()
 	n = newNode(t)
@@ -28,9 +29,9 @@ func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLife
 	return n, watch, func() { lists(); wedged() }
 }
 
-// Rule 23: while a full list is stuck, the pods that are known are inspected in turn, and a death in any
-// of them is delivered within three periods. The report and Healthy name the pod whose inspection
-// is stuck too. When it ends, all is as before.
+// Rule 23: while a full list is stuck, the known pods are inspected in turn, and each death is delivered within
+// three periods. The report and Healthy name the pod with the stuck inspection. When the runtime answers
+// again, lists go on as usual.
 func TestRule23HungListBesideWedgedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 20
@@ -144,8 +145,8 @@ func TestRule23SlowLists(t *testing.T) {
 	})
 }
 
-// Rule 23: while many pods are stuck, rounds leave workers, and slow calls that release theirs, for
-// requested inspections.
+// Rule 23: while many pods are stuck, rounds leave workers free for requested inspections, and do not use up the
+// slow inspections that may release a worker.
 func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -236,8 +237,8 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 	}
 }
 
-// Rule 23: the pods whose inspection is stuck stay suspects while lists are stuck, also when a list has reached its
-// deadline and is tried again.
+// Rule 23: pods with stuck inspections stay suspects while lists are stuck, even after a list has timed out and
+// is tried again.
 func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
 	for name, ignores := range map[string]bool{"calls end at their deadline": false, "calls ignore it": true} {
 		t.Run(name, func(t *testing.T) {

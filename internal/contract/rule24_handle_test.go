@@ -431,7 +431,7 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 	})
 }
 
-// Handle: the end of a container whose inspection is stuck is given up too.
+// Handle: OnContainerEnded comes even if the inspection of the container's pod is stuck.
 func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))

@@ -148,8 +148,7 @@ func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
 	})
 }
 
-// Relist waits for the PodSyncs that were due when it was called, but not for later ones, however often they are
-// requested.
+// Relist returns even if PodSyncs are requested all the time: it waits for one inspection of each pod at most.
 func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -332,8 +331,8 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	})
 }
 
-// Relist does not wait for a pod that is stuck, nor for one that is gone, even if it began
-// before that was known. It does wait for one that has come back.
+// Relist does not wait for a stuck pod or for a pod that is gone, even if it became so during the call. It
+// waits for a pod that has come back.
 func TestRelistWaitsForNobodyInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -394,7 +393,7 @@ func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 	})
 }
 
-// Relist returns although a list is stuck past its deadline and no other can be made.
+// Relist returns even if a list has timed out and no other can be made.
 func TestRelistBesideExpiredList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// hangingCollector is stuck as it is collected, once it is to.
+// hangingCollector calls hang in Collect; hang may block.
 type hangingCollector struct {
 	prometheus.Counter
 	hang func()

@@ -97,8 +97,8 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	})
 }
 
-// A container that dies and is removed while an inspection of its pod takes its time is counted,
-// although no event reports it: by what that inspection has seen of it, if anything.
+// A container that dies and is removed during a long inspection of its pod is counted, although no event
+// reports it. The reason comes from that inspection, if the inspection has seen the container.
 func TestExitsBetweenTwoPublications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

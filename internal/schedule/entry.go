@@ -41,7 +41,7 @@ func (s *Scheduler) Plan(p *Entry, w Wants) {
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
 	if w.Inspect != p.wants.Inspect {
-		s.toInspect.set(p, false) // it needs none any more, or moves before the round
+		s.toInspect.set(p, false) // the pod no longer needs an inspection, or moves in front of the round
 	}
 	if w.Inspect && p.Inspection == nil {
 		s.toInspect.set(p, true)
@@ -71,12 +71,12 @@ func (s *Scheduler) Moving(p *Entry) bool {
 	}
 }
 
-// queue is a first-in, first-out queue of pods. Pods that were added later by addLater are behind all others.
+// queue is a first-in, first-out queue of pods. Pods from addLater stay behind all others.
 type queue struct {
 	list.List
 	// place returns where a pod keeps its element in this queue.
 	place func(p *Entry) **list.Element
-	// later is the first element of addLater; nil for none.
+	// later is the first element that addLater added; nil for none.
 	later *list.Element
 }
 

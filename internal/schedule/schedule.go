@@ -262,7 +262,7 @@ func (s *Scheduler) Returned(c *Call, p *Entry, answered bool) {
 // Late is a call that has become slow or has timed out.
 type Late struct {
 	*Call
-	// Entry is that of the pod; nil for a full list.
+	// Entry is the pod's; nil for a full list.
 	Entry *Entry
 	// NowTimedOut is true if the call has timed out, false if it has become slow.
 	NowTimedOut bool
@@ -394,8 +394,8 @@ func (s *Scheduler) AddToRound(p *Entry) {
 }
 
 // canaryDue returns when canaries must be chosen next; zero for never. While pods are stuck, one healthy
-// pod is chosen now and then. While full lists are stuck, a round begins two periods after the last
-// inspection of the one before began.
+// pod is chosen now and then. While full lists are stuck, a round begins two periods after the start of the
+// previous round's last inspection.
 func (s *Scheduler) canaryDue() (due time.Time) {
 	switch {
 	case s.toInspect.later != nil:

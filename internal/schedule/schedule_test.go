@@ -209,7 +209,7 @@ func TestShortTimes(t *testing.T) {
 }
 
 // While full lists hang, pods are inspected in rounds, by half of the workers, after the pods that need
-// an inspection. A round begins two periods after the last inspection of the one before began.
+// an inspection. A round begins two periods after the start of the previous round's last inspection.
 func TestRounds(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = 4 })
 	s.run(`
