@@ -411,6 +411,7 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 			full.ContainerStatuses = append(full.ContainerStatuses, listedStatus(c))
 		}
 	}
+	full.ContainerStatuses = inOrder(full.ContainerStatuses, e.listed)
 	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
 	for _, c := range e.listed.sandboxes() {
 		if status.fullID(c.ID.ID) == "" {

@@ -62,7 +62,7 @@ func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 			status.ContainerStatuses = append(status.ContainerStatuses, s)
 		}
 	}
-	status.ContainerStatuses = withStatuses(status.ContainerStatuses, exits)
+	status.ContainerStatuses = inOrder(withStatuses(status.ContainerStatuses, exits), pod)
 	status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 	e.status = &status
 	c.indexLocked(pod.ID, e, old)
@@ -84,18 +84,15 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.indexLocked(pod.ID, e, e.status)
 }
 
-// podsWithContainer returns the pods that may have a container or sandbox, sorted by UID. The index
-// compares only the beginning of the ID.
-func (c *PodCache) podsWithContainer(id string) (uids []types.UID) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for uid, lost := range c.index.pods[containerKey(id)] {
-		if lost == nil {
-			uids = append(uids, uid)
-		}
+// inOrder returns statuses in the order of the pod's containers, and then those of other containers.
+func inOrder(statuses []*Status, pod *Pod) []*Status {
+	place := make(map[string]int)
+	for i, c := range pod.containers() {
+		place[c.ID.ID] = i - len(pod.Containers)
 	}
-	slices.Sort(uids)
-	return uids
+	return slices.SortedStableFunc(slices.Values(statuses), func(a, b *Status) int {
+		return cmp.Compare(place[a.id()], place[b.id()])
+	})
 }
 
 // inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its way
@@ -18,23 +20,39 @@ import (
 // are not compared: a runtime short of CPU may stamp the start later.
 //
 // An exited status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime
-// does not know the exit either, and reports 255 "Unknown".
+// does not know the exit either, and reports 255 "Unknown". Some runtimes report 255 with another reason then,
+// but a program may exit with 255 too: such an end is known, and gives way to another code. See knows.
 
 // end is what is known about the death of a container.
 type end struct {
 	// endedBy is a time by which the newest death, or else the one before it, had happened; zero if unknown. An
 	// exit event that is not later reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death or, after an exit event, when a status confirmed it.
+	// since is when the reconciler learned of the death or, of an unconfirmed or unknown end, when the runtime's
+	// status had it.
 	since time.Time
-	// settled is true if no further status of this end is awaited; see settle. Ends that the first full list
-	// shows are settled, but not counted.
+	// settled is true once the end was reported as settled; see settle.
 	settled bool
-	// restarted is true if the container has started again since. Only endedBy counts then.
+	// initial is true if the first full list has shown the container exited. Such an end is not counted.
+	initial bool
+	// restarted is true if the container has started again since. Only endedBy and earlier count then.
 	restarted bool
+	// earlier is the status of this end if a list has shown the restart; nil for none.
+	earlier *Status
 }
 
+// unsureCode is the exit code that runtimes report if they do not know it.
+const unsureCode = 255
+
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
+
+// knows reports whether s has the end of its container; else it is nil, or the end is unknown.
+func knows(s *Status) bool { return hasExited(s) && !s.EndUnknown }
+
+// givesWay reports whether the end in s is replaced by a known end with this code.
+func givesWay(s *Status, code int) bool {
+	return !knows(s) || s.ExitCode == unsureCode && code != unsureCode
+}
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
@@ -93,7 +111,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 	last, ended := rec.statuses[id], rec.ends[id]
 	// An exit without a time is never later than endedBy.
 	isOld := ended != nil && !ended.endedBy.IsZero() && !e.FinishedAt.After(ended.endedBy)
-	if isOld || hasExited(last) && !last.EndUnknown {
+	if isOld || !givesWay(last, e.ExitCode) {
 		return false
 	}
 	rec.setStatus(exitStatus(last, c, e, r.sched.Now))
@@ -119,19 +137,26 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, ended, c := rec.statuses[id], rec.ends[id], pod(id)
+		if ended.takenBack(s) { // the list that showed another life was wrong
+			last, ended.restarted, ended.earlier = ended.earlier, false, nil
+			rec.setStatus(last)
+			if c != nil {
+				c = c.in(ContainerStateExited)
+			}
+		}
 		switch {
 		case hasExited(s):
 			if ended != nil && ended.restarted && !s.FinishedAt.After(ended.endedBy) {
 				break // this status is of an earlier life, and disagrees
 			}
-			if s.EndUnknown && hasExited(last) && !last.EndUnknown && !startedAgain(last, s) { // the exit is known already
+			if knows(last) && givesWay(s, last.ExitCode) && !startedAgain(last, s) {
 				full := *s
 				full.ExitCode, full.FinishedAt, full.EndUnknown = last.ExitCode, last.FinishedAt, false
 				full.Reason, full.Message = last.Reason, last.Message
 				s = &full
 				put(&corrected, id, s)
 			}
-			if ended != nil && last != nil && last.Unconfirmed {
+			if ended != nil && knows(s) && hasExited(last) && (last.Unconfirmed || last.EndUnknown) {
 				ended.since = r.sched.Now // the runtime's own reason may still follow
 			}
 			rec.setStatus(s)
@@ -145,22 +170,25 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
-		case startedAgain(last, s):
+		case startedAgain(last, s) || ended != nil && ended.settled && last.StartedAt.IsZero() && last.Unconfirmed &&
+			s.StartedAt.After(last.FinishedAt): // no status has shown the life that ended
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			anotherLife = true // rec.listed now differs from the next list, which is therefore compared
 		default:
 			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
+				started := last.StartedAt
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
+				if s.StartedAt.After(last.FinishedAt) { // perhaps of another life
+					last.StartedAt = started
+				}
 				rec.setStatus(last)
 			}
 			put(&corrected, id, last)
 		}
 	}
-	if deaths > 0 {
-		rec.pod = rec.withExits(rec.pod)
-		r.metrics.countTransitions(deaths, CausePeriod)
-	}
+	rec.pod = rec.withExits(rec.pod)
+	r.metrics.countTransitions(deaths, CausePeriod)
 	if len(corrected) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
@@ -168,7 +196,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.statuses[id]) })
 	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
 		if hasExited(s) { // a list that began earlier may still show the container
-			exit := ContainerExit{ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
+			exit := ContainerExit{PodUID: rec.UID, ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
 			r.records.earlyExits.add(exit, r.sched.Now)
 		}
 	}
@@ -179,6 +207,12 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 // start is unknown, and startedAgain returns false.
 func startedAgain(last, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
+}
+
+// takenBack reports whether s is of the life that had ended when a list showed the container running again.
+// A nil end has not been.
+func (e *end) takenBack(s *Status) bool {
+	return e != nil && e.earlier != nil && !s.StartedAt.IsZero() && s.StartedAt.Equal(e.earlier.StartedAt)
 }
 
 // setStatus stores the newest status of a container.
@@ -230,7 +264,7 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 		switch s, e := rec.statuses[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
 		case t.kind == ContainerDied && existed && isExited(listed(id)):
-			put(&rec.ends, id, &end{settled: true})
+			put(&rec.ends, id, &end{since: r.sched.Now, initial: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
 		case t.kind == ContainerStarted:
@@ -242,6 +276,9 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 				}
 			}
 			if hasExited(s) {
+				if e != nil {
+					e.earlier = s
+				}
 				rec.setStatus(startedStatus(s, t.container.State))
 			}
 		}
@@ -261,9 +298,10 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	*e = end{endedBy: e.endedBy, since: r.sched.Now}
 }
 
-// settle settles the ends of a pod and counts them. An end with the reason Completed is settled at once.
-// Other reasons may change: an inspection that began reasonCheckWait after the death settles them, even
-// if it fails or is slow. For an unconfirmed end, whatever its reason, the wait is unconfirmedWait.
+// settle settles the ends of a pod and counts them. An end with the reason Completed, and one that the first
+// full list has shown, is settled by its first status. Other reasons may change: an inspection that began
+// reasonCheckWait after the death settles them, even if it fails or is slow. For an end that is unknown or
+// unconfirmed, the wait is unconfirmedWait. After it is confirmed, one more inspection looks for the reason.
 //
 // asOf is when the last inspection began; zero for none. It is the present time if no inspection can
 // proceed. settled is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync
@@ -272,21 +310,27 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
 		s := rec.statuses[id]
-		if e.restarted || !hasExited(s) {
+		if e.restarted || !hasExited(s) && !e.initial {
 			continue
 		}
-		if !s.EndUnknown { // otherwise, FinishedAt is only when the runtime noticed
+		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt is only when the runtime noticed
 			e.endedBy = later(e.endedBy, s.FinishedAt)
 		}
-		final := e.since.Add(reasonCheckWait)
-		if s.Unconfirmed {
+		confirmed, final := knows(s) && !s.Unconfirmed, e.since.Add(reasonCheckWait)
+		hasReason := confirmed && (s.Reason == exitCompleted || !rec.lastInspected.Before(final))
+		if !confirmed {
 			final = e.since.Add(unconfirmedWait)
 		}
-		switch {
-		case e.settled:
-		case !asOf.Before(final), s.Reason == exitCompleted && !s.Unconfirmed:
+		if !e.settled && (hasReason || confirmed && e.initial || !asOf.Before(final)) {
 			e.settled, settled = true, true
-			r.metrics.countExit(s)
+			if !e.initial {
+				r.metrics.countExit(s)
+			}
+		}
+		switch {
+		case hasReason || e.settled && !confirmed:
+		case e.settled && !final.After(r.sched.Now): // a failed inspection is made again anyway
+			rec.inspect = rec.inspect || rec.failures == 0
 		case rec.due[endCheck].IsZero() || final.Before(rec.due[endCheck]):
 			rec.due[endCheck] = final
 		}
@@ -312,8 +356,11 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 // countGone counts a death that no further status can explain, by its last known status.
 // Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.settled && !e.restarted {
-		e.settled = true
+	if e.settled || e.restarted {
+		return
+	}
+	e.settled = true
+	if !e.initial {
 		r.metrics.countExit(rec.statuses[id])
 	}
 }
@@ -369,6 +416,9 @@ type earlyExit struct {
 	at time.Time // when the exit was reported
 }
 
+// isOf reports whether the exit may be of a container of a pod.
+func (e ContainerExit) isOf(uid types.UID) bool { return e.PodUID == "" || e.PodUID == uid }
+
 // add adds an exit. Above maxHints, which only a faulty runtime reaches, it relies on later lists.
 func (s earlyExits) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
@@ -383,9 +433,9 @@ func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
 		return
 	}
 	for _, c := range listed.containers() {
-		if e, is := s[c.ID.ID]; is {
+		if e, is := s[c.ID.ID]; is && e.isOf(rec.UID) {
 			delete(s, c.ID.ID)
-			if last := rec.statuses[c.ID.ID]; !hasExited(last) || last.EndUnknown {
+			if last := rec.statuses[c.ID.ID]; givesWay(last, e.ExitCode) {
 				rec.setStatus(exitStatus(last, c, e.ContainerExit, e.at))
 			}
 		}

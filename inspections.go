@@ -47,9 +47,11 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	err := res.err
 	if err == nil {
 		status, err = validStatus(res.status, rec.inspecting.pod, r.badData)
+	} else if res.status != nil {
+		r.takePartial(rec, res.status)
 	}
 	if err == nil {
-		rec.lastInspected, r.lastInspection = r.sched.Now, r.sched.Now
+		rec.lastInspected, r.lastInspection = res.call.Began, r.sched.Now
 		if r.takeStatus(rec, status) {
 			r.request(rec, CausePeriod)
 		}
@@ -71,6 +73,22 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 }
 
+// takePartial takes the exits from a status that came with an error.
+func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
+	status, err := validStatus(partial, rec.inspecting.pod, r.badData)
+	if err != nil {
+		return
+	}
+	status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *Status) bool {
+		return !hasExited(s)
+	})
+	if len(status.ContainerStatuses) == 0 {
+		return
+	}
+	r.takeStatus(rec, status)
+	r.cache.storeExits(rec.pod, rec.statuses)
+}
+
 // publishEnds settles ends, and publishes exits and settled ends that subscribers do not have. asOf
 // is when the last inspection began; see settle.
 //
@@ -80,7 +98,7 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	settled := r.settle(rec, asOf)
 	if rec.published != nil {
 		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.statuses[id]) })
-		if settled || pod != rec.published {
+		if settled || cause == CauseExit || pod != rec.published { // an exit event may also change an end
 			r.cache.storeExits(pod, rec.statuses)
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
 		}
@@ -149,7 +167,7 @@ func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	}
 	r.out.info(2, "Inspection is slow", "pod", klog.KRef(rec.pod.Namespace, rec.pod.Name),
 		"podUID", rec.UID, "since", late.Began)
-	r.publishEnds(rec, CauseExit, late.Began)
+	r.publishEnds(rec, CausePeriod, late.Began)
 }
 
 func (r *reconciler) deadlineError(method string) error {

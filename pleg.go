@@ -117,7 +117,7 @@ const (
 	// how it ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds
 	// the status or the error. A pod that is removed first gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerEnded comes once after ContainerDied, when the exit code and the reason are final.
+	// ContainerEnded comes once after ContainerDied, when the end is settled.
 	// Only Handle has it; see Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
 	// Synced is sent once to a subscription made WithSynced: when the generator has synced (see

@@ -53,7 +53,7 @@ type podRecord struct {
 	inspect bool
 	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
 	inspecting *snapshot
-	// lastInspected is when the last successful inspection ended. Ignored results do not count.
+	// lastInspected is when the last successful inspection began. Ignored results do not count.
 	lastInspected time.Time
 	// inspectedFor is what at was when the last inspection with a stored result began. A Relist waits for a
 	// failing pod or a PodSync until this stamp is new enough; see awaits.
@@ -172,6 +172,8 @@ type podRecords struct {
 	// byUID has the present pods. It also has absent pods with something open, and pods that the full
 	// list in flight may have read before they went.
 	byUID map[types.UID]*podRecord
+	// owners has the pods of the containers and sandboxes in podRecord.pod and podRecord.published, by their IDs.
+	owners map[string]types.UID
 	// full is the stamp of the newest full list that succeeded.
 	full stamp
 	// pods is how many pods are present.
@@ -181,7 +183,9 @@ type podRecords struct {
 }
 
 func newPodRecords() *podRecords {
-	return &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)}
+	return &podRecords{
+		byUID: make(map[types.UID]*podRecord), owners: make(map[string]types.UID), earlyExits: make(earlyExits),
+	}
 }
 
 // getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
@@ -248,9 +252,25 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
 	r.pods += count(pod) - count(rec.pod)
+	was := rec.pod
 	rec.pod, rec.listed = pod, listed
+	r.own(rec, was)
 	found.mayConfirmExit = rec.awaitsExits()
 	return found
+}
+
+// own updates owners for the pod after its field pod or published was was.
+func (r *podRecords) own(rec *podRecord, was *Pod) {
+	for _, c := range slices.Concat(was.containers(), was.sandboxes()) {
+		if r.owners[c.ID.ID] == rec.UID {
+			delete(r.owners, c.ID.ID)
+		}
+	}
+	for _, pod := range [...]*Pod{rec.pod, rec.published} {
+		for _, c := range slices.Concat(pod.containers(), pod.sandboxes()) {
+			r.owners[c.ID.ID] = rec.UID
+		}
+	}
 }
 
 // compareAll applies a full list to all records. It returns the comparisons that need attention,

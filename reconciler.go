@@ -103,7 +103,7 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
-		rec, c := r.findContainer(e.ContainerID)
+		rec, c := r.findContainer(e)
 		switch {
 		case rec == nil:
 			r.records.earlyExits.add(e, r.sched.Now)
@@ -122,20 +122,17 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	}
 }
 
-// findContainer returns the record and the container with an ID, as listed or else as published. The
-// container is nil if the ID is a sandbox's; both are nil if the ID is unknown. The cache's index
-// has a container until neither the list nor the status of its pod has it.
-func (r *reconciler) findContainer(id string) (*podRecord, *Container) {
-	for _, uid := range r.cache.podsWithContainer(id) {
-		rec := r.records.byUID[uid]
-		if rec == nil {
-			continue
-		}
-		for _, pod := range [...]*Pod{rec.pod, rec.published} {
-			c := find(pod.containers(), id)
-			if c != nil || find(pod.sandboxes(), id) != nil {
-				return rec, c
-			}
+// findContainer returns the record and the container of an exit event, as listed or else as published.
+// The container is nil if it is a sandbox; both are nil if it is unknown.
+func (r *reconciler) findContainer(e ContainerExit) (*podRecord, *Container) {
+	rec := r.records.byUID[cmp.Or(e.PodUID, r.records.owners[e.ContainerID])]
+	if rec == nil {
+		return nil, nil
+	}
+	for _, pod := range [...]*Pod{rec.pod, rec.published} {
+		c := find(pod.containers(), e.ContainerID)
+		if c != nil || find(pod.sandboxes(), e.ContainerID) != nil {
+			return rec, c
 		}
 	}
 	return nil, nil
@@ -210,6 +207,7 @@ func (r *reconciler) expire() {
 		r.plan(rec)
 		if settle && !r.sched.Moving(&rec.Entry) { // no inspection is about to settle the ends
 			r.publishEnds(rec, CausePeriod, r.sched.Now)
+			r.plan(rec)
 		}
 	}
 	for _, late := range lates {

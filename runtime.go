@@ -35,6 +35,9 @@ type Runtime interface {
 	// two differ, the generator lists and inspects the pod again after a back-off. Until they
 	// agree, readers that wait for a newer status keep waiting. So a runtime whose statuses always
 	// lack a listed container is asked again every ten seconds.
+	//
+	// With an error, the status may be nil, or partial: it has the containers that could be inspected.
+	// Then only the exits in it are used.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
@@ -119,7 +122,7 @@ type ContainerEvent struct {
 
 // ContainerExit is the exit of a container or a sandbox.
 type ContainerExit struct {
-	// PodUID is the pod. If it is empty, the pod is found by ContainerID.
+	// PodUID is the pod; the exit applies to no other. If it is empty, the pod is found by ContainerID.
 	PodUID types.UID
 	// ContainerID is the container or sandbox, without the runtime's prefix.
 	ContainerID string
@@ -303,9 +306,10 @@ type Status struct {
 	// RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
 	// a PodSync follows if code, reason or message differ. The generator sets it.
 	Unconfirmed bool
-	// EndUnknown is true if the container has exited and ExitCode is not the true code, because
-	// nobody saw the end. An example is containerd's 255 "Unknown" for a container that ended while
-	// containerd was away. The Runtime sets it.
+	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
+	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended
+	// while containerd was away. The Runtime sets it. The generator replaces such an end by the exit
+	// that an exit event or an earlier status showed, if there is one.
 	EndUnknown bool
 	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it
 	// does not.

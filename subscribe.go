@@ -97,9 +97,11 @@ type Handler struct {
 	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, and a
 	// PodSync may correct it later.
 	OnContainerDied func(*PodLifecycleEvent)
-	// OnContainerEnded is called once after OnContainerDied, some seconds later at most: when the
-	// exit code and the reason are final, or the container is gone or started again. Use it to report or
-	// count each end once. If no inspection has shown the end, Status is nil or shows the container running.
+	// OnContainerEnded is called once after OnContainerDied: usually within two seconds, when the runtime
+	// has had time to correct the reason, and within about ten seconds if the runtime does not know or
+	// confirm the end; or when the container is gone or started again. Use it to report or count each end
+	// once. What becomes known later is in the cache, and comes as a PodSync. If no inspection has shown
+	// the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)
@@ -212,6 +214,7 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	for _, c := range u.pod.containers() {
 		if u.hasSettled(c.ID.ID) && !delivered.hasSettled(c.ID.ID) {
 			add(ContainerEnded, u.pod, c, statuses(c.ID.ID))
+			events[len(events)-1].Initial = initial || u.settled[c.ID.ID]
 		}
 	}
 	if u.pod == nil && delivered != nil {

@@ -19,9 +19,9 @@ type update struct {
 	pod *Pod
 	// statuses are the newest statuses of the containers of this and the previous update.
 	statuses lastStatuses
-	// settled has the IDs of exited containers with a settled end. ips are the addresses in the cache.
+	// settled has the IDs of exited containers with a settled end; true if the first full list showed the exit.
 	settled map[string]bool
-	ips     []string
+	ips     []string // in the cache
 	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses it.
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
@@ -51,13 +51,15 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	for _, c := range u.pod.containers() {
 		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
-			put(&u.settled, c.ID.ID, true)
+			put(&u.settled, c.ID.ID, e.initial)
 		}
 	}
 	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
 	u.ips = cached.IPs
 	r.logTransitions(rec, u.pod)
+	was := rec.published
 	rec.published = u.pod
+	r.records.own(rec, was)
 	r.updates.Publish(u)
 }
 
@@ -116,7 +118,7 @@ func (u *update) beginning() *update {
 	first.pod, first.sync, first.settled = u.initial, false, nil
 	now := finder(u.pod.containers())
 	for _, c := range u.initial.containers() {
-		if id := c.ID.ID; isExited(c) && (u.settled[id] || now(id) == nil) {
+		if id := c.ID.ID; isExited(c) && (u.hasSettled(id) || now(id) == nil) {
 			put(&first.settled, id, true)
 		}
 	}
@@ -154,7 +156,13 @@ func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodL
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
 
-func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
+func (u *update) hasSettled(id string) bool {
+	if u == nil {
+		return false
+	}
+	_, settled := u.settled[id]
+	return settled
+}
 
 // listed returns u.pod; nil for no update.
 func (u *update) listed() *Pod {

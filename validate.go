@@ -37,13 +37,11 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 			return nil
 		}
 		taken[c.ID.ID] = true
-		switch c.State {
-		case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
-			return c
-		default:
+		if !c.State.exists() {
 			report(badState, "container "+c.ID.ID)
 			return c.in(ContainerStateUnknown)
 		}
+		return c
 	}
 	containers, bad := rewrite(pod.Containers, good)
 	sandboxes, alsoBad := rewrite(pod.Sandboxes, good)
@@ -53,6 +51,14 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	copied := *pod
 	copied.Containers, copied.Sandboxes = containers, sandboxes
 	return &copied
+}
+
+func (s State) exists() bool {
+	switch s {
+	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
+		return true
+	}
+	return false
 }
 
 // validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
@@ -81,6 +87,12 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 			return nil
 		}
 		taken[s.ID.ID] = true
+		if !s.State.exists() {
+			report(badState, "status of container "+s.ID.ID)
+			known := *s
+			known.State = ContainerStateUnknown
+			return &known
+		}
 		return s
 	})
 	good.ActiveContainerStatuses = withoutNil(good.ActiveContainerStatuses, bad)

@@ -284,3 +284,49 @@ func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 		t.Errorf("got %v, %v", s, err)
 	}
 }
+
+// partly is a runtime that cannot inspect one container, and returns the status of the others with its error.
+type partly struct {
+	*plegtest.Runtime
+	broken string
+}
+
+func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	status, err := p.Runtime.GetPodStatus(ctx, pod)
+	if err != nil || p.broken == "" {
+		return status, err
+	}
+	status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *pleg.Status) bool {
+		return s.ID.ID == p.broken
+	})
+	return status, errors.New("cannot inspect " + p.broken)
+}
+
+// Rule 8: one container of a pod cannot be inspected. The other's exit has its code all the same, and nothing else
+// is taken from the partial status.
+func TestRule08ExitsOfAPartialStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &partly{Runtime: plegtest.NewRuntime()}
+		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime { return rt })
+		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		events := n.g.Watch()
+		n.start()
+		time.Sleep(300 * time.Millisecond)
+		read(events)
+		rt.broken = "a2"
+		rt.SetIPs("a", "10.0.0.1")
+		rt.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		want(t, "events", readStatuses(events), "a Died a1 exited 3 Error")
+		status, err := n.cache.Get("a")
+		if s := status.FindContainerStatusByID("a1"); err == nil || s == nil || s.ExitCode != 3 || len(status.IPs) > 0 {
+			t.Errorf("the cache has %+v, %v, %v", s, err, status.IPs)
+		}
+		if len(status.ContainerStatuses) != 2 {
+			t.Errorf("the cache has %d containers", len(status.ContainerStatuses))
+		}
+		rt.broken = ""
+		time.Sleep(time.Minute)
+		want(t, "once it can be inspected", readStatuses(events), "a PodSync without status")
+	})
+}

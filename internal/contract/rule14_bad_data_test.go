@@ -279,8 +279,8 @@ func TestRule14EventSourcePanics(t *testing.T) {
 	})
 }
 
-// Rule 14: a state that does not exist is unknown to every reader of an event, and is
-// counted with every list that shows it.
+// Rule 14: a state that does not exist is unknown to every reader of an event and of a status, and is
+// counted with every list and every status that shows it.
 func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -290,7 +290,10 @@ func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 			n.relist()
 		}
 		wantMetric(t, reg, "kubelet_running_containers", 1, "container_state", "unknown")
-		wantMetric(t, reg, "pleg_bad_data_total", 3, "reason", "unknown_state")
+		wantMetric(t, reg, "pleg_bad_data_total", 4, "reason", "unknown_state")
+		if s, _ := n.cache.Get("a"); s.FindContainerStatusByID("a1").State != pleg.ContainerStateUnknown {
+			t.Errorf("the cache has %+v", s.ContainerStatuses[0])
+		}
 		if e := <-events; e.Pod.Containers[0].State != pleg.ContainerStateUnknown {
 			t.Errorf("%s: the state is %s", line(e), e.Pod.Containers[0].State)
 		}
@@ -360,7 +363,8 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 // Rule 14: nil items of a status are left out, and the others stay, in their order.
 func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := &pleg.Status{ID: pleg.ContainerID{ID: "1"}}, &pleg.Status{ID: pleg.ContainerID{ID: "2"}}
+		one := &pleg.Status{ID: pleg.ContainerID{ID: "1"}, State: pleg.ContainerStateRunning}
+		two := &pleg.Status{ID: pleg.ContainerID{ID: "2"}, State: pleg.ContainerStateRunning}
 		sandbox := &runtimeapi.PodSandboxStatus{Id: "s"}
 		rt := &scripted{
 			pods: func() ([]*pleg.Pod, error) { return []*pleg.Pod{good}, nil },

@@ -515,3 +515,61 @@ func TestRule20CorrectedStatusAgrees(t *testing.T) {
 		}
 	})
 }
+
+// Rule 20: an exit is final although list and status show the container running again, since the same start. The
+// runtime has read an old state after its own restart.
+func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
+	for name, settled := range map[string]time.Duration{"settled": 10 * time.Second, "not yet settled": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
+				l := &lives{}
+				wantLines := l.follow(t, n)
+				time.Sleep(300 * time.Millisecond)
+				before, err := n.GetPodStatus(t.Context(), n.Pod("a"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.ExitContainer("a", "a1", 2, "Error")
+				time.Sleep(settled)
+				n.SetStatus("a", before)
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+				time.Sleep(time.Minute)
+				want(t, "events", readStatuses(events), "a Died a1 exited 2 Error")
+				wantLines("handled", "initially started a1", "died a1 2 Error", "ended a1 2 Error")
+				if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
+					t.Errorf("the cache has a1 %s", got)
+				}
+				n.ExitContainer("a", "a1", 2, "Error")
+				time.Sleep(time.Minute)
+				wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+				n.SetStatus("a", nil)
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning) // another life, with a start of its own
+				time.Sleep(time.Minute)
+				want(t, "started again", readStatuses(events), "a Started a1 running")
+			})
+		})
+	}
+}
+
+// Rule 20: a container that exited before its first inspection, and that no list showed exited, is started again
+// under its ID. It runs once its end has been settled.
+func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listing)
+		n.start()
+		heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		time.Sleep(1500 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 1))
+		time.Sleep(100 * time.Millisecond)
+		n.SetContainer("a", "a1", pleg.ContainerStateExited)
+		time.Sleep(100 * time.Millisecond) // no list meanwhile
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		heal()
+		time.Sleep(time.Minute)
+		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("the cache has a1 %s", got)
+		}
+	})
+}

@@ -618,3 +618,64 @@ func TestRule21StartAfterAnUnknownEnd(t *testing.T) {
 		heal()
 	})
 }
+
+// Rule 21: an exit event that names a pod is of no other pod's container, whatever its ID.
+func TestRule21ExitOfAnotherPodsContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("twice")), bare("b", plegtest.Running("twice")))
+		exit := exitOf("twice", 3)
+		exit.PodUID = "b"
+		n.EmitExit(exit)
+		time.Sleep(500 * time.Millisecond)
+		want(t, "b's", readStatuses(events), "b Died twice exited 3 Error")
+		exit = exitOf("c1", 4)
+		exit.PodUID = "c"
+		n.EmitExit(exit) // before c is listed
+		time.Sleep(100 * time.Millisecond)
+		n.SetPods(bare("a", plegtest.Running("c1")), bare("c", plegtest.Running("c1")))
+		n.g.RequestRelist("a")
+		time.Sleep(100 * time.Millisecond)
+		if got := states(t, n.cache)["c1"]; got != pleg.ContainerStateRunning {
+			t.Errorf("a's container is %s by c's exit", got)
+		}
+	})
+}
+
+// Rule 21: what a user of the cache deletes there does not lose an exit event.
+func TestRule21ExitOfAPodDeletedFromTheCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(300 * time.Millisecond)
+		n.cache.Delete("a")
+		n.EmitExit(exitOf("a1", 3))
+		synctest.Wait()
+		want(t, "at once", readStatuses(events), "a Died a1 exited 3 Error")
+	})
+}
+
+// Rule 21: while inspections fail, the exit of a container's successor comes before its own in the cache.
+func TestRule21ExitOfASuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named := func(c *pleg.Container) *pleg.Container {
+			c.Name = "app"
+			return c
+		}
+		n, _, _ := watchListing(t, bare("a", named(plegtest.Running("a1"))))
+		n.ExitContainer("a", "a1", 1, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		defer n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))()
+		n.UpdatePod("a", func(p *pleg.Pod) {
+			p.Containers = append([]*pleg.Container{named(plegtest.Running("a2"))}, p.Containers...)
+		})
+		time.Sleep(1500 * time.Millisecond)
+		n.EmitExit(exitOf("a2", 2))
+		synctest.Wait()
+		status, _ := n.cache.Get("a")
+		if s := status.FindContainerStatusByName("app"); s.ExitCode != 2 {
+			t.Errorf("the newest is %+v", s)
+		}
+		if found, _ := n.cache.ByContainerID("a2"); found.FindContainerStatusByName("app").ID.ID != "a2" {
+			t.Error("a look-up has them in another order")
+		}
+	})
+}

@@ -196,3 +196,106 @@ func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
 		}
 	})
 }
+
+// Rule 22: the runtime confirms an exit after its end was settled, or answers no inspection until then, and
+// corrects the reason half a second later. The cache has that reason in the end, and so have subscribers.
+func TestRule22LateReasonOfASettledEnd(t *testing.T) {
+	for name, fault := range map[string]*plegtest.Fault{
+		"confirmed late":   nil,
+		"failed":           {Method: plegtest.GetPodStatus, Err: errors.New("broken")},
+		"slow":             {Method: plegtest.GetPodStatus, Stale: true, Delay: 8 * time.Second, Times: 1},
+		"slow and failing": {Method: plegtest.GetPodStatus, Err: errors.New("broken"), Delay: 8 * time.Second, Times: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+				heal := func() {}
+				time.Sleep(1500 * time.Millisecond)
+				if fault != nil {
+					heal = n.Inject(*fault)
+				}
+				n.EmitExit(exitOf("a1", 137))
+				time.Sleep(12 * time.Second)
+				n.ExitContainer("a", "a1", 137, "Error")
+				heal()
+				n.g.RequestRelist("a")
+				time.Sleep(400 * time.Millisecond)
+				n.ExitContainer("a", "a1", 137, "OOMKilled")
+				time.Sleep(time.Minute)
+				if s := mustGet(t, n.cache).ContainerStatuses[0]; s.Reason != "OOMKilled" || s.Unconfirmed {
+					t.Errorf("the cache has %+v", s)
+				}
+				if sent := readStatuses(events); sent[len(sent)-1] != "a PodSync exited 137 OOMKilled" {
+					t.Errorf("events: %q", sent)
+				}
+			})
+		})
+	}
+}
+
+// Rule 22: containers that the first full list shows exited are settled by their first good status or, if there is
+// none, after ten seconds. They stay Initial, are not counted, and may follow OnSynced.
+func TestRule22EndsOfTheFirstList(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails time.Duration
+		lines []string
+	}{
+		"at once":  {0, []string{"initially started a1", "initially died a1 3 Error", "initially ended a1 3 Error"}},
+		"late":     {4 * time.Second, []string{"initially started a1", "initially died a1 unseen", "initially ended a1 3 Error"}},
+		"too late": {time.Minute, []string{"initially started a1", "initially died a1 unseen", "initially ended a1 unseen"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, reg := newNodeWithMetrics(t)
+				n.SetPods(bare("a", plegtest.Running("a1")))
+				n.ExitContainer("a", "a1", 3, "Error")
+				heal := n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+				if c.fails == 0 {
+					heal()
+				}
+				events := n.g.Watch()
+				l := &lives{}
+				wantLines := l.follow(t, n)
+				n.start()
+				time.Sleep(c.fails)
+				heal()
+				time.Sleep(20 * time.Second)
+				wantLines("handled", c.lines...)
+				wantExits(t, reg, "deaths", map[string]float64{})
+				if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ExitCode != 3 {
+					t.Errorf("the cache has %+v", s)
+				}
+				n.ExitContainer("a", "a1", 3, "OOMKilled")
+				n.g.RequestReinspect("a")
+				time.Sleep(20 * time.Second)
+				if sent := readStatuses(events); sent[len(sent)-1] != "a PodSync exited 3 OOMKilled" {
+					t.Errorf("events: %q", sent)
+				}
+				wantLines("afterwards")
+			})
+		})
+	}
+}
+
+// Rule 22: the end that only a status showed has not the cause exit, although the inspection that settles it is slow.
+func TestRule22CauseOfASettledEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		var causes []pleg.Cause
+		go func() {
+			_ = n.g.Handle(t.Context(), pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
+				causes = append(causes, e.Cause)
+			}})
+		}()
+		n.ExitContainer("a", "a1", 3, "Error")
+		time.Sleep(1500 * time.Millisecond)
+		n.Delay(plegtest.GetPodStatus, "a", 5*time.Second)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if fmt.Sprint(causes) != "[period]" {
+			t.Errorf("the causes are %v", causes)
+		}
+	})
+}
