@@ -404,14 +404,7 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
 		full.Annotations = e.listed.Annotations
 	}
-	inspected := finder(status.ContainerStatuses)
-	full.ContainerStatuses = slices.Clip(full.ContainerStatuses)
-	for _, c := range e.listed.containers() {
-		if inspected(c.ID.ID) == nil {
-			full.ContainerStatuses = append(full.ContainerStatuses, listedStatus(c))
-		}
-	}
-	full.ContainerStatuses = inOrder(full.ContainerStatuses, e.listed)
+	full.ContainerStatuses = withMissing(full.ContainerStatuses, e.listed, listedStatus)
 	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
 	for _, c := range e.listed.sandboxes() {
 		if status.fullID(c.ID.ID) == "" {

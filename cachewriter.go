@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -50,19 +49,13 @@ func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	old := e.status
 	status := *cmp.Or(old, emptyStatus(pod.ID))
 	exits := make(map[string]*Status)
-	known := finder(status.ContainerStatuses)
-	status.ContainerStatuses = slices.Clip(status.ContainerStatuses) // so that append copies it
 	for _, container := range pod.Containers {
-		s := newer[container.ID.ID]
-		if !hasExited(s) {
-			continue
-		}
-		exits[s.ID.ID] = s
-		if known(s.ID.ID) == nil {
-			status.ContainerStatuses = append(status.ContainerStatuses, s)
+		if s := newer[container.ID.ID]; hasExited(s) {
+			exits[s.ID.ID] = s
 		}
 	}
-	status.ContainerStatuses = inOrder(withStatuses(status.ContainerStatuses, exits), pod)
+	add := func(c *Container) *Status { return exits[c.ID.ID] }
+	status.ContainerStatuses = withMissing(withStatuses(status.ContainerStatuses, exits), pod, add)
 	status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 	e.status = &status
 	c.indexLocked(pod.ID, e, old)
@@ -84,15 +77,26 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.indexLocked(pod.ID, e, e.status)
 }
 
-// inOrder returns statuses in the order of the pod's containers, and then those of other containers.
-func inOrder(statuses []*Status, pod *Pod) []*Status {
-	place := make(map[string]int)
-	for i, c := range pod.containers() {
-		place[c.ID.ID] = i - len(pod.Containers)
+// withMissing returns the statuses with those that the pod's other containers get from add, if not nil: in the order
+// of the pod's containers, and then those of containers that it has not.
+func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*Status {
+	known, listed := finder(statuses), finder(pod.containers())
+	all := make([]*Status, 0, len(statuses))
+	for _, c := range pod.containers() {
+		s := known(c.ID.ID)
+		if s == nil {
+			s = add(c)
+		}
+		if s != nil {
+			all = append(all, s)
+		}
 	}
-	return slices.SortedStableFunc(slices.Values(statuses), func(a, b *Status) int {
-		return cmp.Compare(place[a.id()], place[b.id()])
-	})
+	for _, s := range statuses {
+		if listed(s.id()) == nil {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down

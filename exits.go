@@ -194,12 +194,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
 	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.statuses[id]) })
-	for _, s := range rec.forgetStatuses(status.ContainerStatuses) {
-		if hasExited(s) { // a list that began earlier may still show the container
-			exit := ContainerExit{PodUID: rec.UID, ContainerID: s.ID.ID, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
-			r.records.earlyExits.add(exit, r.sched.Now)
-		}
-	}
+	r.forgetStatuses(rec, status.ContainerStatuses)
 	return anotherLife
 }
 
@@ -218,23 +213,27 @@ func (e *end) takenBack(s *Status) bool {
 // setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
-// forgetStatuses deletes and returns the statuses of other containers than those needed, in statuses or
-// in ends. takeStatus keeps the exits among them as early exits.
-func (rec *podRecord) forgetStatuses(statuses []*Status) (dropped []*Status) {
+// forgetStatuses deletes the statuses of other containers than those needed, in statuses or in ends. Exits
+// among them become early exits, because a list that began earlier may still show the container.
+func (r *reconciler) forgetStatuses(rec *podRecord, statuses []*Status) {
 	if len(rec.statuses) <= len(statuses) {
-		return nil
+		return
 	}
 	needed := rec.needed()
 	for _, s := range statuses {
 		needed[s.ID.ID] = true
 	}
 	for _, id := range slices.Sorted(maps.Keys(rec.statuses)) {
-		if !needed[id] && rec.ends[id] == nil {
-			dropped = append(dropped, rec.statuses[id])
-			delete(rec.statuses, id)
+		s := rec.statuses[id]
+		if needed[id] || rec.ends[id] != nil {
+			continue
+		}
+		delete(rec.statuses, id)
+		if hasExited(s) {
+			exit := ContainerExit{PodUID: rec.UID, ContainerID: id, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
+			r.records.earlyExits.add(exit, r.sched.Now)
 		}
 	}
-	return dropped
 }
 
 // needed returns the IDs of containers that are listed, published, or about to be published.
@@ -322,10 +321,8 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 			final = e.since.Add(unconfirmedWait)
 		}
 		if !e.settled && (hasReason || confirmed && e.initial || !asOf.Before(final)) {
-			e.settled, settled = true, true
-			if !e.initial {
-				r.metrics.countExit(s)
-			}
+			settled = true
+			r.countEnd(e, s)
 		}
 		switch {
 		case hasReason || e.settled && !confirmed:
@@ -344,24 +341,27 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 		return
 	}
 	needed := rec.needed()
-	for id, e := range rec.ends {
+	maps.DeleteFunc(rec.ends, func(id string, e *end) bool {
 		if !needed[id] {
 			r.countGone(rec, id, e)
-			delete(rec.ends, id)
 			delete(rec.statuses, id)
 		}
-	}
+		return !needed[id]
+	})
 }
 
 // countGone counts a death that no further status can explain, by its last known status.
 // Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if e.settled || e.restarted {
-		return
+	if !e.settled && !e.restarted {
+		r.countEnd(e, rec.statuses[id])
 	}
+}
+
+func (r *reconciler) countEnd(e *end, s *Status) {
 	e.settled = true
 	if !e.initial {
-		r.metrics.countExit(rec.statuses[id])
+		r.metrics.countExit(s)
 	}
 }
 

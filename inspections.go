@@ -76,17 +76,16 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 // takePartial takes the exits from a status that came with an error.
 func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 	status, err := validStatus(partial, rec.inspecting.pod, r.badData)
-	if err != nil {
-		return
+	if err == nil && slices.ContainsFunc(status.ContainerStatuses, hasExited) {
+		status.ContainerStatuses, _ = rewrite(status.ContainerStatuses, func(s *Status) *Status {
+			if hasExited(s) {
+				return s
+			}
+			return nil
+		})
+		r.takeStatus(rec, status)
+		r.cache.storeExits(rec.pod, rec.statuses)
 	}
-	status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *Status) bool {
-		return !hasExited(s)
-	})
-	if len(status.ContainerStatuses) == 0 {
-		return
-	}
-	r.takeStatus(rec, status)
-	r.cache.storeExits(rec.pod, rec.statuses)
 }
 
 // publishEnds settles ends, and publishes exits and settled ends that subscribers do not have. asOf

@@ -215,5 +215,5 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
 	r.noteTransitions(rec, found.transitions, c.Began, existed)
-	rec.forgetStatuses(nil)
+	r.forgetStatuses(rec, nil)
 }

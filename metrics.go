@@ -112,10 +112,7 @@ var kubeletGauges = []gauge{
 		prometheus.NewDesc("kubelet_running_containers", "Number of containers currently running",
 			[]string{"container_state"}, nil),
 		func(h *health, set setGauge) {
-			// Report a state without containers as zero.
-			for _, state := range [...]State{
-				ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown,
-			} {
+			for _, state := range allStates { // a state without containers is reported as zero
 				set(float64(h.containers[state]), string(state))
 			}
 		},

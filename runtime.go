@@ -156,6 +156,10 @@ const (
 	ContainerStateUnknown State = "unknown"
 )
 
+var allStates = [...]State{
+	ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown,
+}
+
 // ContainerID is a container's ID together with the name of the runtime that knows it.
 type ContainerID struct {
 	// Type is the name of the runtime, such as "containerd".

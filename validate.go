@@ -1,6 +1,9 @@
 package pleg
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // badReason is a kind of bad data, and a value of the label reason of its metric.
 type badReason string
@@ -53,13 +56,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	return &copied
 }
 
-func (s State) exists() bool {
-	switch s {
-	case ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown:
-		return true
-	}
-	return false
-}
+func (s State) exists() bool { return slices.Contains(allStates[:], s) }
 
 // validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
