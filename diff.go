@@ -1,9 +1,6 @@
 package pleg
 
-import (
-	"iter"
-	"slices"
-)
+import "slices"
 
 // transition is a difference between two lists of a pod, in one container or sandbox.
 type transition struct {
@@ -159,16 +156,11 @@ func (c *Container) in(state State) *Container {
 	return &is
 }
 
-func containersOf(pods ...*Pod) iter.Seq[*Container] {
-	return func(yield func(*Container) bool) {
-		for _, pod := range pods {
-			for _, c := range pod.containers() {
-				if !yield(c) {
-					return
-				}
-			}
-		}
+func containersOf(pods ...*Pod) (all []*Container) {
+	for _, pod := range pods {
+		all = append(all, pod.containers()...)
 	}
+	return all
 }
 
 // rewrite replaces each item of a list by f(item), and drops the item if that is nil. It copies the

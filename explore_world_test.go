@@ -210,7 +210,7 @@ func newWorld(sc *scope, th *things) *world {
 
 func (w *world) subscribe() {
 	events := w.r.updates.Subscribe(context.Background(),
-		subscriptionOptions{Events: eventsInSteps(stepEvents, false), Capacity: 64, Lasting: true})
+		subscriptionOptions{Events: inSteps(stepEvents), Capacity: 64, Lasting: true})
 	w.follow = append(w.follow, &follower{events: events})
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 func (r *reconciler) beginFullList(c *schedule.Call) {
-	r.relists.begin()
+	r.relists.attached, r.relists.waiting = r.relists.waiting, nil
 	if !r.fullBegan.IsZero() {
 		r.metrics.relistInterval.Observe(c.Began.Sub(r.fullBegan).Seconds())
 	}
@@ -26,7 +26,7 @@ func (r *reconciler) completeFullList(res *result) {
 	switch {
 	case c.TimedOut:
 	case res.stopped:
-		r.relists.stopped()
+		r.relists.waiting, r.relists.attached = append(r.relists.waiting, r.relists.attached...), nil
 	case res.err != nil:
 		r.fullListFailed(res.err, c)
 	default:

@@ -120,9 +120,6 @@ const (
 	// ContainerEnded comes once after ContainerDied, when the end is settled.
 	// Only Handle has it; see Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
-	// Synced is sent once to a subscription made WithSynced: when the generator has synced (see
-	// GenericPLEG.HasSynced), after the events of the pods that existed then. It has no pod.
-	Synced PodLifeCycleEventType = "Synced"
 )
 
 // Cause is the reason for the list or the inspection that showed a transition, or CauseExit. It is

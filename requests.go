@@ -120,12 +120,6 @@ func (l *succeededList) awaits(rec *podRecord) bool {
 	return l.stamp.After(rec.observedAt()) || len(l.callers) > 0 && owed && l.stamp.After(rec.inspectedFor)
 }
 
-// begin attaches the waiting callers to the list that begins.
-func (r *relists) begin() { r.attached, r.waiting = r.waiting, nil }
-
-// stopped makes the callers of a list that Stop cancelled wait for another list.
-func (r *relists) stopped() { r.waiting, r.attached = append(r.waiting, r.attached...), nil }
-
 // fail removes and returns callers, with an error.
 func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 	failed, *callers = *callers, nil

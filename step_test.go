@@ -117,7 +117,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	m := newMetrics()
 	updates := newBroadcaster(m.countDiscarded)
 	s.events = updates.Subscribe(s.t.Context(),
-		subscriptionOptions{Events: eventsInSteps(stepEvents, false), Capacity: 1000, Lasting: true})
+		subscriptionOptions{Events: inSteps(stepEvents), Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)
 	s.r = newReconciler(cfg, epoch, s.cache, updates, m)
 }

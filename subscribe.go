@@ -23,23 +23,6 @@ func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
 }
 
-// WithSynced adds an event of type Synced after the first events of a subscription. For Handle, use
-// OnSynced.
-func WithSynced() SubscribeOption {
-	return func(o *subscriptionOptions) { o.Events = eventsInSteps(stepEvents, true) }
-}
-
-// eventsInSteps returns the events of a subscription, with Synced if it wants that.
-func eventsInSteps(step func(delivered, u *update) []*PodLifecycleEvent, wantsSynced bool,
-) func(delivered, u *update) []*PodLifecycleEvent {
-	return func(delivered, u *update) []*PodLifecycleEvent {
-		if u.uid == syncedUID && wantsSynced {
-			return []*PodLifecycleEvent{{Type: Synced}}
-		}
-		return inSteps(delivered, u, step)
-	}
-}
-
 // Subscribe returns a new channel of events. The first events describe the pods that exist, and are
 // Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does not
 // run, Subscribe and every Relist deliver the events that fit into the channel. Subscribe panics if
@@ -54,7 +37,7 @@ func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-
 }
 
 func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
-	o := subscriptionOptions{Events: eventsInSteps(stepEvents, false)}
+	o := subscriptionOptions{Events: inSteps(stepEvents)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -123,7 +106,13 @@ type Handler struct {
 // its subscription and panics; other subscriptions continue. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
-	options.Events = eventsInSteps(handlerEvents, h.OnSynced != nil)
+	steps := inSteps(handlerEvents)
+	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
+		if u.uid == syncedUID && h.OnSynced != nil {
+			return []*PodLifecycleEvent{{Type: synced}}
+		}
+		return steps(delivered, u)
+	}
 	functions := h.functions()
 	refused := make(map[types.UID]bool) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
@@ -150,7 +139,7 @@ func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent)
 		PodSync:          h.OnPodSync,
 	}
 	if h.OnSynced != nil {
-		functions[Synced] = func(*PodLifecycleEvent) { h.OnSynced() }
+		functions[synced] = func(*PodLifecycleEvent) { h.OnSynced() }
 	}
 	if h.OnPodAdded != nil {
 		functions[podAdded] = func(e *PodLifecycleEvent) { h.OnPodAdded(e.Pod, e.Initial) }
@@ -169,6 +158,7 @@ const (
 	podAdded         PodLifeCycleEventType = "podAdded"
 	podChanged       PodLifeCycleEventType = "podChanged"
 	podRemoved       PodLifeCycleEventType = "podRemoved"
+	synced           PodLifeCycleEventType = "synced"
 	containerCreated PodLifeCycleEventType = ""
 )
 

@@ -97,15 +97,20 @@ func (updateRules) Initial(u *update) *update {
 	return &initial
 }
 
-// inSteps returns the events from delivered to u. If the subscriber has no update of the pod, there are
-// two steps: to the pod when its subscription began, and from there to u. Events of the first are initial.
-func inSteps(delivered, u *update, step func(delivered, u *update) []*PodLifecycleEvent) []*PodLifecycleEvent {
-	if delivered == nil {
-		if first := u.beginning(); first != nil {
-			return append(step(nil, first), step(first, u)...)
+// events returns the events from delivered to u.
+type events func(delivered, u *update) []*PodLifecycleEvent
+
+// inSteps makes events in two steps if the subscriber has no update of the pod: to the pod when its subscription
+// began, and from there to u. Events of the first are initial.
+func inSteps(step events) events {
+	return func(delivered, u *update) []*PodLifecycleEvent {
+		if delivered == nil {
+			if first := u.beginning(); first != nil {
+				return append(step(nil, first), step(first, u)...)
+			}
 		}
+		return step(delivered, u)
 	}
-	return step(delivered, u)
 }
 
 // beginning returns the update for the pod when the subscription began; nil for none. A pod that is
@@ -222,7 +227,7 @@ type lastStatuses []*Status
 // with adds older statuses of containers of the pods that have none yet. A pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
-	for c := range containersOf(pods...) {
+	for _, c := range containersOf(pods...) {
 		missing[c.ID.ID] = true
 	}
 	for _, s := range l {

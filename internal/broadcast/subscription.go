@@ -22,7 +22,8 @@ type subscription[K cmp.Ordered, U, E any] struct {
 
 	queue     list.List           // of *step[K, U], in the order of delivery
 	pending   map[K]*list.Element // elements of queue, by key
-	committed []committed[K, E]   // sent before the queue
+	committed []E                 // sent before the queue, and no longer changed by updates; events of one key
+	sending   K                   // that key
 	pumping   bool                // the pump is running, and only it sends
 }
 
@@ -30,12 +31,6 @@ type subscription[K cmp.Ordered, U, E any] struct {
 type step[K cmp.Ordered, U any] struct {
 	key               K
 	delivered, update U
-}
-
-// committed is an event that later updates no longer change.
-type committed[K cmp.Ordered, E any] struct {
-	key   K
-	event E
 }
 
 // offerLocked adds an update to the queue. If one of the same key is pending, both are coalesced
@@ -75,7 +70,7 @@ func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	for s.advanceLocked() {
-		event := s.committed[0].event
+		event := s.committed[0]
 		s.b.mu.Unlock()
 		sent := s.send(event, stop)
 		s.b.mu.Lock()
@@ -107,17 +102,14 @@ func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 && s.queue.Len() > 0 {
 		next := s.queue.Remove(s.queue.Front()).(*step[K, U])
 		delete(s.pending, next.key)
-		for _, event := range s.options.Events(next.delivered, next.update) {
-			s.committed = append(s.committed, committed[K, E]{next.key, event})
-		}
+		s.committed, s.sending = s.options.Events(next.delivered, next.update), next.key
 	}
 	return len(s.committed) > 0
 }
 
 // popLocked removes and returns the first committed event.
 func (s *subscription[K, U, E]) popLocked() E {
-	first := s.committed[0].event
-	s.committed[0] = committed[K, E]{} // frees the event
+	first := s.committed[0]
 	s.committed = s.committed[1:]
 	return first
 }
@@ -141,12 +133,9 @@ func (s *subscription[K, U, E]) removeLocked() {
 
 // undeliveredLocked counts the keys with pending updates or committed events.
 func (s *subscription[K, U, E]) undeliveredLocked() int {
-	keys := make(map[K]struct{})
-	for key := range s.pending {
-		keys[key] = struct{}{}
+	_, pends := s.pending[s.sending]
+	if len(s.committed) == 0 || pends {
+		return len(s.pending)
 	}
-	for _, c := range s.committed {
-		keys[c.key] = struct{}{}
-	}
-	return len(keys)
+	return len(s.pending) + 1
 }

@@ -202,28 +202,6 @@ func TestHandleSyncedBesideChurn(t *testing.T) {
 	}
 }
 
-// Subscribe: WithSynced ends the first events; other subscriptions get no such event.
-func TestSubscribeWithSynced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		early, without := n.g.Subscribe(t.Context(), pleg.WithSynced()), n.g.Watch()
-		n.start()
-		readInOrder := func(events <-chan *pleg.PodLifecycleEvent) (lines []string) {
-			for len(events) > 0 {
-				lines = append(lines, line(<-events))
-			}
-			return lines
-		}
-		want(t, "before the start", readInOrder(early), "a Started a1", " Synced")
-		want(t, "later", readInOrder(n.g.Subscribe(t.Context(), pleg.WithSynced())), "a Started a1", " Synced")
-		n.SetPod(bare("b", plegtest.Running("b1")))
-		time.Sleep(2 * time.Second)
-		want(t, "once", read(early), "b Started b1")
-		want(t, "not asked for", read(without), "a Started a1", "b Started b1")
-	})
-}
-
 // WaitForSync reports that the generator was stopped before the pods were inspected.
 func TestWaitForSyncAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
