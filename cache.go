@@ -345,10 +345,8 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 
 // fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
 func (s *PodStatus) fullID(id string) string {
-	for _, c := range s.ContainerStatuses {
-		if c != nil && isID(c.ID.ID, id) {
-			return c.ID.ID
-		}
+	if c := s.FindContainerStatusByID(id); c != nil {
+		return c.ID.ID
 	}
 	for _, sandbox := range s.SandboxStatuses {
 		if isID(sandbox.GetId(), id) {

@@ -2,10 +2,10 @@ package pleg
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // The methods below are the generator's.
@@ -102,10 +102,8 @@ func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*
 // inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
 // keeps its last addresses; a pod with a ready sandbox has none yet.
 func inheritedIPs(last, status *PodStatus) []string {
-	for _, s := range status.SandboxStatuses {
-		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
-			return status.IPs
-		}
+	if slices.ContainsFunc(status.SandboxStatuses, isReady) {
+		return status.IPs
 	}
 	return last.IPs
 }

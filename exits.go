@@ -56,6 +56,9 @@ func givesWay(s *Status, code int) bool {
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
+// isOver reports whether a container has exited by its newest status.
+func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
+
 // withExits returns the pod, or a copy with the exits that rec.statuses shows. It leaves containers as they
 // are if rec.listed shows them exited. So compare must call it before it replaces rec.listed: a container
 // that has exited in rec.listed and runs in the new list was started again.
@@ -115,14 +118,13 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		return false
 	}
 	rec.setStatus(exitStatus(last, c, e, r.sched.Now))
-	isThis := func(other string) bool { return other == id }
-	if pod := withExited(rec.pod, isThis); pod != rec.pod {
+	if pod := rec.withExits(rec.pod); pod != rec.pod {
 		rec.pod = pod
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
 	if rec.inspecting != nil { // keep the snapshot of the inspection in flight up to date
-		rec.inspecting.pod = withExited(rec.inspecting.pod, isThis)
+		rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	}
 	return true
 }
@@ -193,7 +195,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	}
-	rec.inspecting.pod = withExited(rec.inspecting.pod, func(id string) bool { return hasExited(rec.statuses[id]) })
+	rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	r.forgetStatuses(rec, status.ContainerStatuses)
 	return anotherLife
 }

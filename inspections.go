@@ -96,7 +96,7 @@ func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	settled := r.settle(rec, asOf)
 	if rec.published != nil {
-		pod := withExited(rec.published, func(id string) bool { return hasExited(rec.statuses[id]) })
+		pod := withExited(rec.published, rec.isOver)
 		if settled || cause == CauseExit || pod != rec.published { // an exit event may also change an end
 			r.cache.storeExits(pod, rec.statuses)
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
@@ -226,9 +226,12 @@ func agrees(pod *Pod, status *PodStatus) bool {
 	return len(status.SandboxStatuses) == 0 ||
 		paired(pod.Sandboxes, status.SandboxStatuses, (*runtimeapi.PodSandboxStatus).GetId,
 			func(c *Container, s *runtimeapi.PodSandboxStatus) bool {
-				ready := s.State == runtimeapi.PodSandboxState_SANDBOX_READY
-				return (c.State == ContainerStateRunning) == ready
+				return (c.State == ContainerStateRunning) == isReady(s)
 			})
+}
+
+func isReady(s *runtimeapi.PodSandboxStatus) bool {
+	return s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
 // paired reports whether each listed container has one agreeing status, and there are no other statuses.

@@ -57,8 +57,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	r.sched.FullListEnded(c, true)
 	r.all.answer(c.Stamp.Number)
-	isFirst := r.firstFull.Number == 0
-	if isFirst {
+	if r.firstFull.Number == 0 {
 		r.firstFull = c.Stamp
 	}
 	asked := len(r.relists.attached) > 0
@@ -70,13 +69,6 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.apply(found, c, asked)
 	}
 	r.cache.UpdateTime(c.Stamp.Time)
-	if isFirst { // pods that are not yet published may change before they are
-		for _, rec := range r.records.byUID {
-			if rec.change != nil {
-				rec.change.initial = rec.listed
-			}
-		}
-	}
 	if r.listErr != nil {
 		r.out.info(0, "Relist succeeded again")
 	}
@@ -204,11 +196,11 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 // noteChange records a change that a list shows, and counts its transitions.
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
-	existed := rec.change == nil && rec.published == nil && (r.firstFull.Number == 0 || c.Stamp == r.firstFull)
-	before := rec.change
+	isFirst, before := r.firstFull.Number == 0 || c.Stamp == r.firstFull, rec.change
+	existed := before == nil && rec.published == nil && isFirst
 	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
 	switch {
-	case r.firstFull.Number == 0:
+	case isFirst:
 		rec.change.initial = rec.listed
 	case before != nil:
 		rec.change.initial = before.initial

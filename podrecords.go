@@ -183,9 +183,7 @@ type podRecords struct {
 }
 
 func newPodRecords() *podRecords {
-	return &podRecords{
-		byUID: make(map[types.UID]*podRecord), owners: make(map[string]types.UID), earlyExits: make(earlyExits),
-	}
+	return &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)}
 }
 
 // getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
@@ -268,7 +266,7 @@ func (r *podRecords) own(rec *podRecord, was *Pod) {
 	}
 	for _, pod := range [...]*Pod{rec.pod, rec.published} {
 		for _, c := range slices.Concat(pod.containers(), pod.sandboxes()) {
-			r.owners[c.ID.ID] = rec.UID
+			put(&r.owners, c.ID.ID, rec.UID)
 		}
 	}
 }

@@ -66,9 +66,7 @@ type reconciler struct {
 	out outputs // of the current step
 }
 
-func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster,
-	m *metrics,
-) *reconciler {
+func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster, m *metrics) *reconciler {
 	r := &reconciler{
 		cfg: cfg, sched: schedule.New(cfg), records: newPodRecords(), cache: cache,
 		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},

@@ -156,9 +156,7 @@ const (
 	ContainerStateUnknown State = "unknown"
 )
 
-var allStates = [...]State{
-	ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown,
-}
+var allStates = [...]State{ContainerStateCreated, ContainerStateRunning, ContainerStateExited, ContainerStateUnknown}
 
 // ContainerID is a container's ID together with the name of the runtime that knows it.
 type ContainerID struct {

@@ -131,12 +131,8 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 // functions returns the function for each type of event; nil for none.
 func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent) {
 	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
-		containerCreated: h.OnContainerCreated,
-		ContainerStarted: h.OnContainerStarted,
-		ContainerDied:    h.OnContainerDied,
-		ContainerEnded:   h.OnContainerEnded,
-		ContainerRemoved: h.OnContainerRemoved,
-		PodSync:          h.OnPodSync,
+		containerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
+		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync,
 	}
 	if h.OnSynced != nil {
 		functions[synced] = func(*PodLifecycleEvent) { h.OnSynced() }
