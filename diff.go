@@ -156,9 +156,10 @@ func (c *Container) in(state State) *Container {
 	return &is
 }
 
-func containersOf(pods ...*Pod) (all []*Container) {
+// itemsOf returns the containers and sandboxes of pods, each of which may be nil.
+func itemsOf(pods ...*Pod) (all []*Container) {
 	for _, pod := range pods {
-		all = append(all, pod.containers()...)
+		all = append(append(all, pod.containers()...), pod.sandboxes()...)
 	}
 	return all
 }

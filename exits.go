@@ -249,7 +249,7 @@ func (rec *podRecord) needed() map[string]bool {
 		initial = rec.change.initial
 	}
 	needed := make(map[string]bool)
-	for _, c := range containersOf(rec.pod, rec.published, inspecting, initial) {
+	for _, c := range itemsOf(rec.pod, rec.published, inspecting, initial) {
 		needed[c.ID.ID] = true
 	}
 	return needed

@@ -259,15 +259,13 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 
 // own updates owners for the pod after its field pod or published was was.
 func (r *podRecords) own(rec *podRecord, was *Pod) {
-	for _, c := range slices.Concat(was.containers(), was.sandboxes()) {
+	for _, c := range itemsOf(was) {
 		if r.owners[c.ID.ID] == rec.UID {
 			delete(r.owners, c.ID.ID)
 		}
 	}
-	for _, pod := range [...]*Pod{rec.pod, rec.published} {
-		for _, c := range slices.Concat(pod.containers(), pod.sandboxes()) {
-			put(&r.owners, c.ID.ID, rec.UID)
-		}
+	for _, c := range itemsOf(rec.pod, rec.published) {
+		put(&r.owners, c.ID.ID, rec.UID)
 	}
 }
 

@@ -227,7 +227,7 @@ type lastStatuses []*Status
 // with adds older statuses of containers of the pods that have none yet. A pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
-	for _, c := range containersOf(pods...) {
+	for _, c := range itemsOf(pods...) {
 		missing[c.ID.ID] = true
 	}
 	for _, s := range l {

@@ -109,9 +109,7 @@ func withoutNil[T any](list []*T, bad func()) []*T {
 }
 
 // podName returns the name of a pod for errors.
-func podName(pod *Pod) string {
-	return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID)
-}
+func podName(pod *Pod) string { return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID) }
 
 func (r *reconciler) badData(reason badReason, object string) {
 	log := func(message string, keysAndValues ...any) { r.out.info(0, message, keysAndValues...) }

@@ -45,9 +45,7 @@ type call struct {
 }
 
 // NewGroup returns a group without calls.
-func NewGroup[K comparable]() *Group[K] {
-	return &Group[K]{calls: make(map[K]*call)}
-}
+func NewGroup[K comparable]() *Group[K] { return &Group[K]{calls: make(map[K]*call)} }
 
 // Go runs method in a goroutine and returns at once. When method has ended, its context is
 // cancelled and done is called in the same goroutine. The call is in flight until done returns.
