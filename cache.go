@@ -348,12 +348,8 @@ func (s *PodStatus) fullID(id string) string {
 	if c := s.FindContainerStatusByID(id); c != nil {
 		return c.ID.ID
 	}
-	for _, sandbox := range s.SandboxStatuses {
-		if isID(sandbox.GetId(), id) {
-			return sandbox.GetId()
-		}
-	}
-	return ""
+	is := func(sandbox *runtimeapi.PodSandboxStatus) bool { return isID(sandbox.Id, id) }
+	return first(s.SandboxStatuses, is).GetId()
 }
 
 // ByName returns the statuses of the pods with a name, newest sandbox first. There are several

@@ -76,20 +76,18 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	if from == to {
 		return ts
 	}
-	switch to {
-	case plegRunning:
-		return append(ts, transition{ContainerStarted, is, sandbox})
-	case plegExited:
-		return append(ts, transition{ContainerDied, is, sandbox})
-	case plegUnknown:
-		return append(ts, transition{containerChanged, is, sandbox})
-	case plegAbsent:
-		if from != plegExited {
-			ts = append(ts, transition{ContainerDied, was, sandbox})
-		}
-		return append(ts, transition{ContainerRemoved, was, sandbox})
+	if to != plegAbsent {
+		return append(ts, transition{entered[to], is, sandbox})
 	}
-	return ts
+	if from != plegExited {
+		ts = append(ts, transition{ContainerDied, was, sandbox})
+	}
+	return append(ts, transition{ContainerRemoved, was, sandbox})
+}
+
+// entered has the event of a container that enters a state.
+var entered = [...]PodLifeCycleEventType{
+	plegUnknown: containerChanged, plegRunning: ContainerStarted, plegExited: ContainerDied,
 }
 
 func deliverable(ts []transition) int {

@@ -446,9 +446,5 @@ func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
 
 // forget deletes the exits reported before a time.
 func (s earlyExits) forget(before time.Time) {
-	for id, e := range s {
-		if e.at.Before(before) {
-			delete(s, id)
-		}
-	}
+	maps.DeleteFunc(s, func(_ string, e earlyExit) bool { return e.at.Before(before) })
 }

@@ -77,12 +77,8 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 	status, err := validStatus(partial, rec.inspecting.pod, r.badData)
 	if err == nil && slices.ContainsFunc(status.ContainerStatuses, hasExited) {
-		status.ContainerStatuses, _ = rewrite(status.ContainerStatuses, func(s *Status) *Status {
-			if hasExited(s) {
-				return s
-			}
-			return nil
-		})
+		others := func(s *Status) bool { return !hasExited(s) }
+		status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), others)
 		r.takeStatus(rec, status)
 		r.cache.storeExits(rec.pod, rec.statuses)
 	}

@@ -92,35 +92,33 @@ type gauge struct {
 type setGauge func(value float64, label ...string)
 
 func newGauge(name, help string, value func(h *health) float64) gauge {
-	return gauge{prometheus.NewDesc(name, help, nil, nil), func(h *health, set setGauge) { set(value(h)) }}
+	return newGauges(name, help, func(h *health, set setGauge) { set(value(h)) })
+}
+
+// newGauges makes a gauge that may be absent, or has a label.
+func newGauges(name, help string, read func(h *health, set setGauge), label ...string) gauge {
+	return gauge{prometheus.NewDesc(name, help, label, nil), read}
 }
 
 var kubeletGauges = []gauge{
-	{
-		prometheus.NewDesc("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active.",
-			nil, nil),
+	newGauges("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active.",
 		func(h *health, set setGauge) {
 			if !h.LastRelist.IsZero() {
 				set(float64(h.LastRelist.UnixNano()) / float64(time.Second))
 			}
-		},
-	},
+		}),
 	newGauge("kubelet_running_pods", "Number of pods that have a running pod sandbox",
 		func(h *health) float64 { return float64(h.runningPods) }),
-	{
-		prometheus.NewDesc("kubelet_running_containers", "Number of containers currently running",
-			[]string{"container_state"}, nil),
-		func(h *health, set setGauge) {
-			for _, state := range allStates { // a state without containers is reported as zero
-				set(float64(h.containers[state]), string(state))
-			}
-		},
-	},
+	newGauges("kubelet_running_containers", "Number of containers currently running", func(h *health, set setGauge) {
+		for _, state := range allStates { // a state without containers is reported as zero
+			set(float64(h.containers[state]), string(state))
+		}
+	}, "container_state"),
 }
 
 var ownGauges = []gauge{
 	newGauge("pleg_healthy", "Whether the generator is healthy (1) or not (0).",
-		func(h *health) float64 { return oneIf(h.unhealthy() == nil) }),
+		func(h *health) float64 { return oneIf[float64](h.unhealthy() == nil) }),
 	newGauge("pleg_relist_in_progress_seconds",
 		"Seconds since the full relist in progress began, 0 when there is none.",
 		func(h *health) float64 {
@@ -146,7 +144,7 @@ var ownGauges = []gauge{
 		"Number of containers that the runtime shows as running more than a relist period after their exit event.",
 		func(h *health) float64 { return float64(len(h.UnconfirmedExits)) }),
 	newGauge("pleg_event_stream_connected", "1 while the runtime's event stream is connected, else 0.",
-		func(h *health) float64 { return oneIf(h.Stream.State == StreamConnected) }),
+		func(h *health) float64 { return oneIf[float64](h.Stream.State == StreamConnected) }),
 }
 
 type collector struct {
@@ -197,16 +195,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // countFailing returns how many failing pods match.
 func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	for _, p := range h.FailingPods {
-		n += oneIf(meant(p))
+		n += oneIf[float64](meant(p))
 	}
 	return n
-}
-
-func oneIf(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // countDiscarded counts transitions that coalescing has discarded.

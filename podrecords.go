@@ -249,7 +249,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	pod := rec.withExits(listed)
 	found.transitions = appendTransitions(nil, rec.pod, pod)
 	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
-	r.pods += count(pod) - count(rec.pod)
+	r.pods += oneIf[int](pod != nil) - oneIf[int](rec.pod != nil)
 	was := rec.pod
 	rec.pod, rec.listed = pod, listed
 	r.own(rec, was)
@@ -327,9 +327,9 @@ func looksSame(known, listed *Container) bool {
 
 type stamp = schedule.Stamp
 
-func count(pod *Pod) int {
-	if pod == nil {
-		return 0
+func oneIf[T int | float64](is bool) T {
+	if is {
+		return 1
 	}
-	return 1
+	return 0
 }
