@@ -339,16 +339,14 @@ func WithRelistThreshold(threshold time.Duration) Option {
 	return func(o *options) { o.relistThreshold = threshold }
 }
 
-// WithInspectionWorkers sets how many inspections run at once. Up to 64 inspections that are slow,
-// having run for longer than a relist period, are not counted. Zero or less selects
-// DefaultInspectionWorkers, the default.
+// WithInspectionWorkers sets how many inspections run at once. Up to 64 inspections that are slow, having run for
+// longer than a relist period, are not counted. Zero or less selects DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(workers int) Option {
 	return func(o *options) { o.inspectionWorkers = workers }
 }
 
-// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call
-// has failed and is cancelled; a later answer is discarded. Zero or less selects
-// DefaultRuntimeRequestTimeout, the default.
+// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call has failed and
+// is cancelled; a later answer is discarded. Zero or less selects DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.requestTimeout = timeout }
 }

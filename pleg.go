@@ -1,7 +1,6 @@
-// Package pleg is the kubelet's Pod Lifecycle Event Generator as an ordinary Go module, under the
-// kubelet's names. It lists the pods of a container runtime, turns the difference between two lists
-// into pod lifecycle events, and keeps a cache of pod statuses. Readers of the cache can wait for a
-// status that is new enough.
+// Package pleg is the kubelet's Pod Lifecycle Event Generator as an ordinary Go module, under the kubelet's
+// names. It lists the pods of a container runtime, turns the difference between two lists into pod lifecycle
+// events, and keeps a cache of pod statuses. Readers of the cache can wait for a status that is new enough.
 //
 // NewGenericPLEG makes a generator from a Runtime and a PodCache. Package cri connects to a runtime,
 // and package plegz serves a page of the node. For tests, package plegtest has a fake runtime and
@@ -19,9 +18,8 @@
 // The runtime's list is the truth. The period, an event of the runtime's stream, a blocked reader
 // and RequestRelist only decide which pod is listed next.
 //
-// Only an exit needs no list. A container goes from created to running to exited, never back. Once a
-// list, a status or an exit event (ExitSource) has shown its exit, an answer that shows it running
-// is old or wrong.
+// Only an exit needs no list. A container goes from created to running to exited, never back. Once a list, a
+// status or an exit event (ExitSource) has shown its exit, an answer that shows it running is old or wrong.
 //
 // # Guarantees
 //
@@ -110,12 +108,11 @@ const (
 	// follows a ContainerDied. A container that came and went while the subscriber was not reading
 	// has none. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync means that the pod has a new status without a transition of a container. It follows
-	// RequestReinspect, whether the inspection succeeds or fails, and an inspection that succeeds
-	// after a failure. It also follows when the exit code, reason or message of a dead container
-	// differs from its last event. Each such container has a PodSync of its own, and Exit returns
-	// how it ended; other PodSyncs have no container. When a PodSync is delivered, the cache holds
-	// the status or the error. A pod that is removed first gets none.
+	// PodSync means that the pod has a new status without a transition of a container. It follows RequestReinspect,
+	// whether the inspection succeeds or fails, and an inspection that succeeds after a failure. It also follows
+	// when the exit code, reason or message of a dead container differs from its last event. Each such container has
+	// a PodSync of its own, and Exit returns how it ended; other PodSyncs have no container. When a PodSync is
+	// delivered, the cache holds the status or the error. A pod that is removed first gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerEnded comes once after ContainerDied, when the end is settled.
 	// Only Handle has it; see Handler.OnContainerEnded.
@@ -134,8 +131,7 @@ const (
 	CauseHint Cause = "hint"
 	// CauseExit is an exit event that came before a list showed the exit; see ExitSource.
 	CauseExit Cause = "exit"
-	// CauseDemand is a request: by a blocked reader of the cache, RequestRelist, RequestReinspect
-	// or Relist.
+	// CauseDemand is a request: by a blocked reader of the cache, RequestRelist, RequestReinspect or Relist.
 	CauseDemand Cause = "demand"
 )
 
@@ -146,8 +142,7 @@ type PodLifecycleEvent struct {
 	ID types.UID
 	// Type is the kind of event.
 	Type PodLifeCycleEventType
-	// Data is the ID of the container or sandbox, as a string without the runtime's prefix; nil for
-	// PodSync.
+	// Data is the ID of the container or sandbox, as a string without the runtime's prefix; nil for PodSync.
 	Data any
 
 	// Pod is the pod in the list that showed the transition, or in its last list if the pod is

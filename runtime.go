@@ -10,8 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime is a container runtime. Package github.com/kubepleg/pleg/cri implements it for any CRI v1
-// runtime.
+// Runtime is a container runtime. Package github.com/kubepleg/pleg/cri implements it for any CRI v1 runtime.
 //
 // The methods must be safe for concurrent use. They should return when their context ends. A call
 // that does not return costs one goroutine. Until it returns, the method is not called again for
@@ -30,11 +29,10 @@ type Runtime interface {
 	// the addresses of a pod whose network is gone. A container that no longer exists is left out
 	// and is no error; if the pod no longer exists, its status has no containers.
 	//
-	// The status must agree with the pod's list: the same containers and sandboxes in the same
-	// states, except that a container may have exited since. It may leave out all sandboxes. If the
-	// two differ, the generator lists and inspects the pod again after a back-off. Until they
-	// agree, readers that wait for a newer status keep waiting. So a runtime whose statuses always
-	// lack a listed container is asked again every ten seconds.
+	// The status must agree with the pod's list: the same containers and sandboxes in the same states, except that a
+	// container may have exited since. It may leave out all sandboxes. If the two differ, the generator lists and
+	// inspects the pod again after a back-off. Until they agree, readers that wait for a newer status keep waiting.
+	// So a runtime whose statuses always lack a listed container is asked again every ten seconds.
 	//
 	// With an error, the status may be nil, or partial: it has the containers that could be inspected.
 	// Then only the exits in it are used.
@@ -51,21 +49,19 @@ type PodGetter interface {
 
 // EventSource is an optional interface of a Runtime that has a stream of container events.
 type EventSource interface {
-	// WatchContainerEvents calls observe for every container event until ctx ends or the stream
-	// breaks, and returns why. It calls connected once, before the first observe, when the runtime
-	// has accepted the stream; over CRI a refusal may still follow. A stream that is not accepted
-	// within ten seconds is cancelled. If the runtime has no event stream, the error is
-	// ErrEventsUnsupported, wrapped or not. After any other return, including nil, the stream is
-	// opened again within five seconds. observe never blocks.
+	// WatchContainerEvents calls observe for every container event until ctx ends or the stream breaks, and returns
+	// why. It calls connected once, before the first observe, when the runtime has accepted the stream; over CRI a
+	// refusal may still follow. A stream that is not accepted within ten seconds is cancelled. If the runtime has no
+	// event stream, the error is ErrEventsUnsupported, wrapped or not. After any other return, including nil, the
+	// stream is opened again within five seconds. observe never blocks.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
-// ExitSource is an optional interface of a Runtime that reports exits before its lists, statuses
-// and container events show them. The generator believes these reports: it delivers ContainerDied,
-// and the container is exited from then on, whatever lists and statuses show. So an ExitSource must
-// not report the exit of a command that was executed in a container. It may report an exit late,
-// twice, or for a container that no list shows. After the exit of a sandbox, the generator only
-// lists its pod.
+// ExitSource is an optional interface of a Runtime that reports exits before its lists, statuses and container
+// events show them. The generator believes these reports: it delivers ContainerDied, and the container is exited
+// from then on, whatever lists and statuses show. So an ExitSource must not report the exit of a command that was
+// executed in a container. It may report an exit late, twice, or for a container that no list shows. After the
+// exit of a sandbox, the generator only lists its pod.
 type ExitSource interface {
 	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It
 	// does not report exits from before it called connected.
@@ -79,8 +75,7 @@ type CallReporter interface {
 	CallsInFlight() []RuntimeCall
 }
 
-// Describer is an optional interface of a Runtime that describes itself in a few words, for the
-// health report.
+// Describer is an optional interface of a Runtime that describes itself in a few words, for the health report.
 type Describer interface {
 	// DescribeRuntime returns something like "containerd 2.4.2, streaming lists". It never blocks.
 	DescribeRuntime() string
@@ -115,8 +110,7 @@ type ContainerEvent struct {
 	PodUID types.UID
 	// ContainerID is the container or sandbox, without the runtime's prefix.
 	ContainerID string
-	// CreatedAt is the runtime's timestamp of the event. It is used for the latency metric only,
-	// never for ordering.
+	// CreatedAt is the runtime's timestamp of the event. It is used for the latency metric only, never for ordering.
 	CreatedAt time.Time
 }
 
@@ -186,9 +180,8 @@ type Pod struct {
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds since 1970.
 	CreatedAt uint64
-	// Labels and Annotations are those of the pod's newest sandbox, nil or empty if there are none.
-	// Over CRI, they are those that the pod had when the sandbox was created, with the kubelet's
-	// own io.kubernetes.* labels.
+	// Labels and Annotations are those of the pod's newest sandbox, nil or empty if there are none. Over CRI, they
+	// are those that the pod had when the sandbox was created, with the kubelet's own io.kubernetes.* labels.
 	//
 	// The generator never copies, reads, compares or logs the maps, here and in Container: if only
 	// they change, there is no event and no inspection. GenericPLEG.Pods has the maps of the newest
@@ -245,8 +238,7 @@ type PodStatus struct {
 	// Name and Namespace are for logs and reports.
 	Name      string
 	Namespace string
-	// IPs are the pod's addresses, the primary address first. They stay after the pod's network was
-	// torn down.
+	// IPs are the pod's addresses, the primary address first. They stay after the pod's network was torn down.
 	IPs []string
 	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, then
 	// in the order of Pod.Containers. The first status of a name is that of the present container.
@@ -264,9 +256,8 @@ type PodStatus struct {
 	// then or later. The generator sets it. It stays the same while lists confirm the status, so
 	// the status may be fresher than its TimeStamp.
 	TimeStamp time.Time
-	// GoneAt is zero while the object that the status was looked up by exists: the pod, its
-	// container, or its address. Afterwards it is when the object was found gone. Only look-ups of
-	// PodCache set it.
+	// GoneAt is zero while the object that the status was looked up by exists: the pod, its container, or its
+	// address. Afterwards it is when the object was found gone. Only look-ups of PodCache set it.
 	GoneAt time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -313,8 +304,7 @@ type Status struct {
 	// while containerd was away. The Runtime sets it. The generator replaces such an end by the exit
 	// that an exit event or an earlier status showed, if there is one.
 	EndUnknown bool
-	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it
-	// does not.
+	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it does not.
 	Resources *runtimeapi.ContainerResources
 	User      *runtimeapi.ContainerUser
 	Mounts    []*runtimeapi.Mount
@@ -342,8 +332,7 @@ func first[T any](items []*T, fits func(*T) bool) *T {
 	return nil
 }
 
-// FindContainerStatusByName returns the status of the newest container with a name, nil if there is
-// none.
+// FindContainerStatusByName returns the status of the newest container with a name, nil if there is none.
 func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	if s == nil {
 		return nil
@@ -351,9 +340,8 @@ func (s *PodStatus) FindContainerStatusByName(containerName string) *Status {
 	return first(s.ContainerStatuses, func(status *Status) bool { return status.Name == containerName })
 }
 
-// FindContainerStatusByID returns the status of the container with an ID, nil if there is none. The
-// ID may be the runtime's, the form "containerd://3f2a…", or the first 12 or more characters of
-// either.
+// FindContainerStatusByID returns the status of the container with an ID, nil if there is none. The ID may be the
+// runtime's, the form "containerd://3f2a…", or the first 12 or more characters of either.
 func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	if s == nil {
 		return nil

@@ -23,15 +23,13 @@ func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
 }
 
-// Subscribe returns a new channel of events. The first events describe the pods that exist, and are
-// Initial. The channel is closed when ctx ends, and at the next Stop. While the generator does not
-// run, Subscribe and every Relist deliver the events that fit into the channel. Subscribe panics if
-// ctx is nil.
+// Subscribe returns a new channel of events. The first events describe the pods that exist, and are Initial. The
+// channel is closed when ctx ends, and at the next Stop. While the generator does not run, Subscribe and every
+// Relist deliver the events that fit into the channel. Subscribe panics if ctx is nil.
 //
-// A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until it
-// reads. Then its events lead from the state that it has read to the present. Containers that came
-// and went meanwhile have no events. To count deaths, use RestartCount of the status, or the metric
-// pleg_container_exits_total.
+// A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until it reads. Then
+// its events lead from the state that it has read to the present. Containers that came and went meanwhile have no
+// events. To count deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
@@ -47,22 +45,19 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 	return o
 }
 
-// Handler has the functions that Handle calls. A nil function is skipped. For each pod,
-// OnPodAdded is called first and OnPodRemoved last. The functions for containers are not called
-// for sandboxes.
+// Handler has the functions that Handle calls. A nil function is skipped. For each pod, OnPodAdded is called
+// first and OnPodRemoved last. The functions for containers are not called for sandboxes.
 type Handler struct {
-	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each
-	// pod, before OnPodAdded and with the same argument. It is called again only if the pod is
-	// removed and comes back.
+	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each pod, before
+	// OnPodAdded and with the same argument. It is called again only if the pod is removed and comes back.
 	Want func(*Pod) bool
 	// OnSynced is called once, when the generator has synced (see HasSynced) and the events that
 	// were pending then have been handled. If the generator had synced before, these are the events
 	// of the pods that existed when Handle was called.
 	OnSynced func()
-	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that
-	// appears later, with or without containers. The cache holds the pod's status, or the error of
-	// its inspection. initial is true if the pod existed when Handle was called, or in the first
-	// full list.
+	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that appears later, with
+	// or without containers. The cache holds the pod's status, or the error of its inspection. initial is true if
+	// the pod existed when Handle was called, or in the first full list.
 	OnPodAdded func(pod *Pod, initial bool)
 	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when the
 	// pod's addresses have changed.
@@ -92,10 +87,9 @@ type Handler struct {
 	OnPodSync func(*PodLifecycleEvent)
 }
 
-// Handle subscribes and calls the functions of h with the events that Subscribe would deliver. It
-// calls them one at a time in the caller's goroutine: first for the pods that exist, then for their
-// changes. While a function runs, as many events wait as WithCapacity allows; further updates are
-// coalesced, as for a slow subscriber.
+// Handle subscribes and calls the functions of h with the events that Subscribe would deliver. It calls them one
+// at a time in the caller's goroutine: first for the pods that exist, then for their changes. While a function
+// runs, as many events wait as WithCapacity allows; further updates are coalesced, as for a slow subscriber.
 //
 // Handle returns the cause of ctx when ctx ends, and nil at the next Stop. It then calls no more
 // functions, and drops the events that are left. It may be called before Start and after Stop, and
