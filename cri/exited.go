@@ -75,12 +75,6 @@ type ending struct {
 	noticed         bool      // true if at is only when this process noticed the end
 }
 
-// What containerd's status has of a container that ended while containerd was away.
-const (
-	unknownCode   = 255
-	unknownReason = "Unknown"
-)
-
 // keepExit keeps a reported exit of a container, unless its end is known already. Only the time of a
 // pidfd gives way to another's.
 func (h *held) keepExit(by witness, e pleg.ContainerExit) {
@@ -104,14 +98,12 @@ func exitReason(code int) string {
 func (h *held) correctExit(s *pleg.Status) {
 	seen := h.keptOf(s.ID.ID).ended
 	switch {
-	case seen != nil && s.ExitCode == unknownCode && (s.Reason == unknownReason || seen.code != unknownCode):
-		s.ExitCode, s.Reason, s.Message = seen.code, seen.reason, seen.message
+	case seen != nil && (s.EndUnknown || s.ExitCode == unknownCode && seen.code != unknownCode):
+		s.ExitCode, s.Reason, s.Message, s.EndUnknown = seen.code, seen.reason, seen.message, false
 		if !seen.at.IsZero() {
 			s.FinishedAt = seen.at
 		}
-	case s.ExitCode == unknownCode && s.Reason == unknownReason:
-		s.EndUnknown = true
-	case s.Reason != unknownReason && !s.FinishedAt.IsZero():
+	case !s.EndUnknown && s.Reason != unknownReason && !s.FinishedAt.IsZero():
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if it := h.items[containers][s.ID.ID]; it != nil {

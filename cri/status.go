@@ -301,8 +301,24 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by r
 		converted.ExitCode = int(s.GetExitCode())
 		converted.Reason = s.GetReason()
 		converted.Message = s.GetMessage()
+		converted.EndUnknown = endUnknown(converted)
 	}
 	return converted, found
+}
+
+// The exit code and reason of containerd for a container that ended while containerd was away.
+const (
+	unknownCode   = 255
+	unknownReason = "Unknown"
+)
+
+// crioNoCode is CRI-O's exit code of a container without an exit file: conmon was killed, or the node lost power.
+const crioNoCode = -1
+
+// endUnknown reports whether the runtime does not know how a container has ended. Programs do exit with 255, and on
+// Windows with -1, so the code alone does not decide.
+func endUnknown(s *pleg.Status) bool {
+	return s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode && s.FinishedAt.IsZero()
 }
 
 // shared returns the listed map if the other is equal, so that only one is held.
