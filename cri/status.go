@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +34,7 @@ var errNilStatus = errors.New("the answer has no status")
 // first saw it exited. Then its status has settled, and is kept until a list no longer shows the
 // container, or shows it in another state. The package documentation has the reason.
 //
-// Container statuses are newest first by their own creation times, then in the order of the pod's
-// containers.
+// Container statuses are newest first by their own creation times, and those of one name by attempt.
 //
 // IPs are the addresses of the newest sandbox, the primary address first. There are none if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
@@ -202,19 +200,24 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			s.IPs = ips
 		}
 	}
+	type inspected struct {
+		*pleg.Status
+		listed *pleg.Container
+	}
+	var all []inspected
 	for i, container := range in.containers {
-		if container == nil {
-			continue
-		}
-		s.ContainerStatuses = append(s.ContainerStatuses, container)
-		if active != "" && in.pod.Containers[i].PodSandboxID == active {
-			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, container)
+		if container != nil {
+			all = append(all, inspected{container, in.pod.Containers[i]})
 		}
 	}
 	// cri-dockerd lists whole seconds; only its statuses tell which container is newer.
-	newestFirst := func(a, b *pleg.Status) int { return b.CreatedAt.Compare(a.CreatedAt) }
-	slices.SortStableFunc(s.ContainerStatuses, newestFirst)
-	slices.SortStableFunc(s.ActiveContainerStatuses, newestFirst)
+	sortNewestFirst(all, func(c inspected) age { return age{c.Name, c.CreatedAt, c.listed.Attempt, c.ID.ID} })
+	for _, c := range all {
+		s.ContainerStatuses = append(s.ContainerStatuses, c.Status)
+		if active != "" && c.listed.PodSandboxID == active {
+			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, c.Status)
+		}
+	}
 	return s
 }
 
