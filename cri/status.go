@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -25,6 +26,9 @@ import (
 const callsPerPod = 8
 
 var errNilStatus = errors.New("the answer has no status")
+
+// errOtherID is the error of a call that the runtime has answered with another object of the same kind.
+var errOtherID = errors.New("the answer is about another one")
 
 // GetPodStatus inspects a pod: it makes a PodSandboxStatus call for each sandbox and a
 // ContainerStatus call for each container, up to eight in parallel. A sandbox or container
@@ -111,6 +115,12 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
+		if err := in.checkID(ctx, resp.GetStatus().GetId(), sandboxes, s); err != nil {
+			return err
+		}
+		if _, known := sandboxState(resp.GetStatus().GetState()); !known {
+			codec.found = codec.found.with(badState)
+		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
 		if codec.used { // else the message may be someone else's, too
@@ -138,6 +148,9 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
+		if err := in.checkID(ctx, resp.GetStatus().GetId(), containers, c); err != nil {
+			return err
+		}
 		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
@@ -154,6 +167,16 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		}
 		return nil
 	})
+}
+
+// checkID fails if a status has the ID of another container or sandbox than was asked for. CRI-O may answer with a
+// container of the same name (cri-o#8884).
+func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *pleg.Container) error {
+	if id == "" || id == asked.ID.ID {
+		return nil
+	}
+	in.runtime.badObject(ctx, badSet(0).with(badOtherID), in.object(k, asked))
+	return fmt.Errorf("%w: %s", errOtherID, id)
 }
 
 // takePID keeps the PID that a verbose status has. Without one, it is not asked for again.
