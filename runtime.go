@@ -240,8 +240,8 @@ type PodStatus struct {
 	Namespace string
 	// IPs are the pod's addresses, the primary address first. They stay after the pod's network was torn down.
 	IPs []string
-	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, then
-	// in the order of Pod.Containers. The first status of a name is that of the present container.
+	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, and
+	// those of one name by attempt. The first status of a name is that of the present container.
 	ContainerStatuses []*Status
 	// ActiveContainerStatuses are the statuses of containers in the pod's newest sandbox, newest
 	// first; none if that sandbox is not ready.

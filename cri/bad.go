@@ -17,6 +17,7 @@ const (
 	badNilItem bad = iota
 	badNoID
 	badDuplicateID
+	badOtherID
 	badNoPodUID
 	badNoMetadata
 	badState
@@ -32,6 +33,7 @@ var badNames = [badCount]string{
 	badNilItem:      "nil_item",
 	badNoID:         "item_without_id",
 	badDuplicateID:  "duplicate_id",
+	badOtherID:      "wrong_id",
 	badNoPodUID:     "without_pod_uid_label",
 	badNoMetadata:   "without_metadata",
 	badState:        "unknown_state",
@@ -47,6 +49,7 @@ var badHandling = [badCount]string{
 	badNilItem:      "the item is skipped",
 	badNoID:         "the item is skipped",
 	badDuplicateID:  "the second item is skipped",
+	badOtherID:      "the call fails",
 	badNoPodUID:     "the item is skipped, it belongs to no pod",
 	badNoMetadata:   "the item is kept, its labels suffice",
 	badState:        "the state is read as unknown",

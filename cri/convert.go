@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -193,9 +194,38 @@ func parseRestartCount(s string) (count int, ok bool) {
 	return int(n), true
 }
 
-// makePod makes a pod of its items, which it sorts: sandboxes by attempt, highest first,
-// then by creation time, newest first; containers by creation time, newest first, then by
-// attempt, because cri-dockerd lists whole seconds; equal ones by ID.
+// age is what decides the place of a container among those of its pod.
+type age struct {
+	name      string
+	createdAt time.Time
+	attempt   uint32
+	id        string
+}
+
+// sortNewestFirst sorts containers by creation time, newest first; then by attempt, because cri-dockerd lists whole
+// seconds; then by ID. The containers of each name take the places of that name by attempt, because the clock may
+// have been set back. A comparison by name, attempt and time would not be transitive.
+func sortNewestFirst[T any](list []T, of func(T) age) {
+	slices.SortFunc(list, func(x, y T) int {
+		a, b := of(x), of(y)
+		return cmp.Or(b.createdAt.Compare(a.createdAt), cmp.Compare(b.attempt, a.attempt), cmp.Compare(a.id, b.id))
+	})
+	byName := make(map[string][]T)
+	for _, x := range list {
+		name := of(x).name
+		byName[name] = append(byName[name], x)
+	}
+	for _, named := range byName {
+		slices.SortStableFunc(named, func(x, y T) int { return cmp.Compare(of(y).attempt, of(x).attempt) })
+	}
+	for i, x := range list {
+		name := of(x).name
+		list[i], byName[name] = byName[name][0], byName[name][1:]
+	}
+}
+
+// makePod makes a pod of its items, which it sorts: containers newest first, and sandboxes by
+// attempt, highest first, then by creation time, newest first, then by ID.
 func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(sandboxes, func(a, b *item) int {
 		return cmp.Or(
@@ -204,12 +234,9 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
 		)
 	})
-	slices.SortFunc(containers, func(a, b *item) int {
-		return cmp.Or(
-			cmp.Compare(b.container.CreatedAt, a.container.CreatedAt),
-			cmp.Compare(b.container.Attempt, a.container.Attempt),
-			cmp.Compare(a.container.ID.ID, b.container.ID.ID),
-		)
+	sortNewestFirst(containers, func(it *item) age {
+		c := it.container
+		return age{c.Name, time.Unix(0, c.CreatedAt), c.Attempt, c.ID.ID}
 	})
 	pod := &pleg.Pod{
 		ID:         uid,

@@ -87,8 +87,10 @@
 // why others are not active.
 //
 // containerd shows code 255 and the reason Unknown for a container that ended while containerd was
-// away. If a witness or an earlier status has shown the end, the status has that code, reason and
-// time instead. The memory for this is bounded by the listed containers.
+// away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was killed
+// or the node lost power. Such a status has EndUnknown, unless a witness or an earlier status has
+// shown the end: then it has that code, reason and time. The memory for this is bounded by the
+// listed containers.
 //
 // # Labels
 //

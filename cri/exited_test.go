@@ -14,8 +14,6 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/internal/serverconfig"
-	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // exitNode is a stub with one exited container. The test sets the reason of the exit, and
@@ -286,112 +284,5 @@ func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	}
 	if items, pods, statuses := cri.Held(r); items != 1 || pods != 1 || statuses > 1 {
 		t.Errorf("%d items, %d pods, %d statuses are held", items, pods, statuses)
-	}
-}
-
-// unknownStatus is containerd's status of a container that ended while containerd was away.
-func unknownStatus(id string) *runtimeapi.ContainerStatus {
-	s := exitedStatus(id, "Unknown")
-	s.ExitCode, s.FinishedAt = 255, 1000
-	return s
-}
-
-// containerd's 255 "Unknown" does not replace an end that an exit event or a status has shown.
-func TestUnknownIsNoAnswer(t *testing.T) {
-	seen := time.Unix(1_700_000_000, 0)
-	for _, test := range []struct {
-		name string
-		// event is the exit that is reported; nil for none.
-		event *serverconfig.TaskExit
-		// beforeList is true if it is reported before a list shows the container.
-		beforeList bool
-		code       int
-		reason     string
-	}{
-		{"nobody saw it", nil, false, 255, "Unknown"},
-		{"an exit event", &serverconfig.TaskExit{}, false, 0, "Completed"},
-		{"of an error", &serverconfig.TaskExit{ExitCode: 3}, false, 3, "Error"},
-		{"with the same code", &serverconfig.TaskExit{ExitCode: 255}, false, 255, "Error"},
-		{"before a list", &serverconfig.TaskExit{ExitCode: 3}, true, 3, "Error"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s, err := criserver.Start()
-			must(t, err)
-			t.Cleanup(s.Stop)
-			r := connect(t, s)
-			w := watchExits(t, r)
-			subscribed(t, s, w)
-			app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
-			if !test.beforeList {
-				getPodStatus(t, r, getPods(t, r)[0])
-			}
-			if test.event != nil {
-				test.event.ContainerID, test.event.ExitedAt = app, seen
-				serverconfig.Of(s).SendTaskExit(*test.event)
-				w.next(t)
-			}
-			s.Down()
-			must(t, s.ExitContainer(app, 9, "")) // which the runtime does not see
-			must(t, s.Up())
-			var pod *pleg.Pod
-			waitFor(t, func() bool {
-				pods, err := r.GetPods(t.Context(), true)
-				if err == nil {
-					pod = pods[0]
-				}
-				return err == nil
-			})
-			for range 2 {
-				got := getPodStatus(t, r, pod).ContainerStatuses[0]
-				if got.ExitCode != test.code || got.Reason != test.reason || got.State != pleg.ContainerStateExited {
-					t.Errorf("%+v", got)
-				}
-				if test.reason != "Unknown" && !got.FinishedAt.Equal(seen) {
-					t.Errorf("finished at %v, want %v", got.FinishedAt, seen)
-				}
-				died := pleg.PodLifecycleEvent{Type: pleg.ContainerDied, Status: got}
-				if _, _, ok := died.Exit(); ok != (test.event != nil) || got.EndUnknown != (test.event == nil) {
-					t.Errorf("the end is known: %v", ok)
-				}
-			}
-		})
-	}
-}
-
-// Nor does it replace an end that an earlier status has shown, or a 255 of another reason an end with
-// another code. A status that knows the end stays as it is.
-func TestUnknownAfterAStatus(t *testing.T) {
-	n := newExitNode()
-	n.reason = "OOMKilled"
-	r := newRuntime(n)
-	pod := getPods(t, r)[0]
-	first := getPodStatus(t, r, pod).ContainerStatuses[0]
-	for _, reason := range []string{"Unknown", "Error"} {
-		n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
-			s := unknownStatus("c")
-			s.Reason = reason
-			return &statusResponse{Status: s}, nil
-		}
-		if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 137 || got.Reason != "OOMKilled" ||
-			!got.FinishedAt.Equal(first.FinishedAt) {
-			t.Errorf("%s: %+v", reason, got)
-		}
-	}
-	n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
-		return &statusResponse{Status: exitedStatus("c", "Evicted")}, nil
-	}
-	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.Reason != "Evicted" {
-		t.Errorf("%+v", got)
-	}
-	// A container that runs again has another end.
-	n.containers = []*runtimeapi.Container{container("c", "uid")}
-	n.containers[0].State = runtimeapi.ContainerState_CONTAINER_RUNNING
-	getPods(t, r)
-	n.containers[0] = exited("c")
-	n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
-		return &statusResponse{Status: unknownStatus("c")}, nil
-	}
-	if got := getPodStatus(t, r, getPods(t, r)[0]).ContainerStatuses[0]; got.Reason != "Unknown" {
-		t.Errorf("%+v", got)
 	}
 }

@@ -160,7 +160,6 @@ func (w *exitWatch) connect() {
 
 // report reports an exit, unless another witness has reported it before.
 func (w *exitWatch) report(by witness, e pleg.ContainerExit) {
-	w.runtime.held.keepExit(by, e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if other, already := w.reported[e.ContainerID]; already && other != by {

@@ -51,11 +51,12 @@ func guarded(f func() error) (err error) {
 }
 
 // callGroup makes calls to the runtime in parallel, each in its own goroutine. The
-// first call that fails cancels the others, and wait returns its error.
+// first call that fails cancels the others, unless the group is patient, and wait returns its error.
 type callGroup struct {
 	runtime *Runtime
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
+	patient bool
 	// tolerated reports whether an error does not count as a failure; may be nil.
 	tolerated func(error) bool
 
@@ -96,7 +97,9 @@ func (g *callGroup) finish(err error) {
 	}
 	g.once.Do(func() {
 		g.err = err
-		g.cancel(err)
+		if !g.patient {
+			g.cancel(err)
+		}
 	})
 }
 

@@ -68,7 +68,6 @@ type item struct {
 type kept struct {
 	pid   int  // of the first process, as the runtime sees it; 0 if unknown
 	asked bool // true if a verbose status was asked for it
-	ended *ending
 }
 
 // heldPod is a pod with the items that it is made of.

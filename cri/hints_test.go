@@ -1,19 +1,11 @@
 package cri_test
 
 import (
-	"context"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
-	"k8s.io/utils/clock"
-
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
@@ -62,21 +54,7 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := bufconn.Listen(1 << 16)
-				s, err := criserver.Start(criserver.WithModel(model),
-					criserver.WithListener(func() (net.Listener, error) { return l, nil }))
-				must(t, err)
-				defer s.Stop()
-				r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithDialOptions(
-					grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
-				must(t, err)
-				defer r.Close()
-				g := pleg.NewGenericPLEG(r, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-				g.Start(t.Context())
-				defer g.Stop()
-				must(t, g.WaitForSync(t.Context()))
-				synctest.Wait()
+			inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 				events := g.Subscribe(t.Context(), pleg.WithCapacity(10*lives))
 				sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 				serverconfig.Of(s).ResetCalls()
@@ -106,7 +84,7 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 					}
 				}
 				t.Logf("%d lists in %v", s.Calls("ListContainers"), lives*200*time.Millisecond)
-			})
+			}, criserver.WithModel(model))
 		})
 	}
 }

@@ -4,17 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -32,6 +38,28 @@ func serverAndRuntime(t *testing.T, opts ...criserver.Option) (*criserver.Server
 	}
 	t.Cleanup(s.Stop)
 	return s, connect(t, s)
+}
+
+// inBubble runs test in a bubble, with a server and a generator that has synced on an empty node.
+func inBubble(t *testing.T, test func(*testing.T, *criserver.Server, *pleg.GenericPLEG), opts ...criserver.Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := bufconn.Listen(1 << 16)
+		listen := func() (net.Listener, error) { return l, nil }
+		s, err := criserver.Start(append(opts, criserver.WithListener(listen))...)
+		must(t, err)
+		defer s.Stop()
+		r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithDialOptions(
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
+		must(t, err)
+		defer r.Close()
+		g := pleg.NewGenericPLEG(r, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g.Start(t.Context())
+		defer g.Stop()
+		must(t, g.WaitForSync(t.Context()))
+		synctest.Wait()
+		test(t, s, g)
+	})
 }
 
 func connect(t *testing.T, s *criserver.Server, opts ...cri.Option) *cri.Runtime {

@@ -84,19 +84,10 @@ func TestExitJSON(t *testing.T) {
 	must(t, s.ExitContainer(app, 9, ""))
 	must(t, s.ExitContainer(other, 9, ""))
 	must(t, s.Up())
-	var pods []*pleg.Pod
 	waitFor(t, func() (listed bool) {
-		var err error
-		pods, err = r.GetPods(t.Context(), true)
+		_, err := r.GetPods(t.Context(), true)
 		return err == nil
 	})
-	status := getPodStatus(t, r, pods[0])
-	for name, code := range map[string]int{"app": 0, "other": 42} {
-		if c := status.FindContainerStatusByName(name); c.ExitCode != code || !c.FinishedAt.Equal(exitedAt) ||
-			c.Reason == "Unknown" {
-			t.Errorf("%+v", c)
-		}
-	}
 	if got := metric(t, r, "pleg_cri_exits_total", "exit_json"); got != 3 {
 		t.Errorf("%v exits are counted", got)
 	}
@@ -405,12 +396,6 @@ func TestPidfd(t *testing.T) {
 		_, err := n.r.GetPods(t.Context(), true)
 		return err == nil
 	})
-	status := n.inspect()
-	for i, run := range runs[2:] {
-		if c := status.FindContainerStatusByName(fmt.Sprint("c", i+2)); c.ExitCode != run.code {
-			t.Errorf("%+v, want the code %d", c, run.code)
-		}
-	}
 	w.cancel()
 	_ = w.ended(t)
 	if got := pidfds(t) - before; got > 0 {

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // sandboxOf returns a sandbox of the pod "uid".
@@ -42,9 +43,17 @@ func idsOf(list []*pleg.Container) (ids []string) {
 	return ids
 }
 
+// ofName returns a container of the pod "uid" with a name of its own.
+func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Container {
+	c := attemptOf(id, createdAt, attempt)
+	c.Labels["io.kubernetes.container.name"] = name
+	return c
+}
+
 // Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then
-// by ID; containers by creation time, newest first, then by attempt, then by ID. In each
-// case, the criteria after the deciding one would give the opposite order.
+// by ID; containers by creation time, newest first, then by attempt, then by ID; and in the places
+// of a name, its containers are sorted by attempt. In each case, the criteria after the deciding one
+// would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -76,6 +85,10 @@ func TestOrderWithinAPod(t *testing.T) {
 		{name: "containers by all three", containers: []*runtimeapi.Container{
 			containerOf("z", 30), attemptOf("c", 20, 5), containerOf("a", 20), containerOf("b", 20),
 			attemptOf("y", 10, 9),
+		}},
+		{name: "containers after the clock was set back", containers: []*runtimeapi.Container{
+			ofName("app", "z", 10, 2), ofName("log", "c", 35, 0), ofName("app", "y", 40, 1),
+			ofName("job", "b", 20, 7), ofName("app", "x", 30, 0), ofName("log", "a", 5, 0),
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -112,10 +125,11 @@ func TestOrderWithinAPod(t *testing.T) {
 }
 
 // Statuses are sorted by their own creation times, newest first: cri-dockerd lists whole
-// seconds, and its statuses have nanoseconds. Equal ones keep the order of the list.
+// seconds, and its statuses have nanoseconds. Those of one name are sorted by attempt.
 func TestOrderOfStatuses(t *testing.T) {
 	const second = int64(time.Second)
-	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20}
+	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20,
+		"e": 5*second + 25, "f": 5*second + 15}
 	node := &stub{
 		sandboxes: []*runtimeapi.PodSandbox{sandboxOf("s", 0, second)},
 		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
@@ -128,6 +142,9 @@ func TestOrderOfStatuses(t *testing.T) {
 	}
 	for id := range createdAt {
 		c := attemptOf(id, 5*second, 0)
+		if id == "e" || id == "f" {
+			c = ofName("app", id, 5*second, uint32(id[0]-'e'))
+		}
 		c.PodSandboxId = "s"
 		node.containers = append(node.containers, c)
 	}
@@ -138,7 +155,7 @@ func TestOrderOfStatuses(t *testing.T) {
 		for _, c := range of {
 			got = append(got, c.ID.ID)
 		}
-		if diff := cmp.Diff([]string{"b", "c", "d", "a"}, got); diff != "" {
+		if diff := cmp.Diff([]string{"b", "f", "c", "d", "e", "a"}, got); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -189,4 +206,42 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// After the clock was set back, a container is created before the one that it replaces. It is the present one
+// nevertheless, in the list and in the cache.
+func TestClockSetBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+		back := func(attempt uint32, times ...*int64) {
+			for _, at := range times {
+				*at -= int64(attempt) * time.Hour.Nanoseconds()
+			}
+		}
+		s.Inject(criserver.Fault{Edit: func(answer any) {
+			switch a := answer.(type) {
+			case *runtimeapi.ListContainersResponse:
+				for _, c := range a.Containers {
+					back(c.Metadata.Attempt, &c.CreatedAt)
+				}
+			case *runtimeapi.ContainerStatusResponse:
+				back(a.Status.Metadata.Attempt, &a.Status.CreatedAt, &a.Status.StartedAt, &a.Status.FinishedAt)
+			}
+		}})
+		newest := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+		for range 2 {
+			time.Sleep(3 * time.Second)
+			var err error
+			newest, err = s.RestartContainer(newest)
+			must(t, err)
+		}
+		time.Sleep(3 * time.Second)
+		status, err := g.Cache().Get("uid")
+		must(t, err)
+		app := status.FindContainerStatusByName("app")
+		listed := g.Pods().FindPodByID("uid").Containers
+		if app.ID.ID != newest || app.RestartCount != 2 || listed[0].ID.ID != newest || listed[2].Attempt != 0 ||
+			status.ActiveContainerStatuses[0] != app {
+			t.Errorf("the present container is %+v, and the list %v", app, idsOf(listed))
+		}
+	})
 }

@@ -41,11 +41,11 @@ func node() *stub {
 		batch:      1,
 		sandboxes:  []*runtimeapi.PodSandbox{sandbox("s", "uid")},
 		containers: []*runtimeapi.Container{container("c", "uid")},
-		sandboxStatus: func(context.Context, *sandboxStatusRequest) (*sandboxStatusResponse, error) {
-			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s"}}, nil
+		sandboxStatus: func(_ context.Context, req *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+			return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: req.PodSandboxId}}, nil
 		},
-		containerStatus: func(context.Context, *statusRequest) (*statusResponse, error) {
-			return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: "c"}}, nil
+		containerStatus: func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+			return &statusResponse{Status: &runtimeapi.ContainerStatus{Id: req.ContainerId}}, nil
 		},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ const callsPerPod = 8
 
 var errNilStatus = errors.New("the answer has no status")
 
+// errOtherID is the error of a call that the runtime has answered with another object of the same kind.
+var errOtherID = errors.New("the answer is about another one")
+
 // GetPodStatus inspects a pod: it makes a PodSandboxStatus call for each sandbox and a
 // ContainerStatus call for each container, up to eight in parallel. A sandbox or container
 // that the runtime no longer knows is left out.
@@ -35,14 +39,13 @@ var errNilStatus = errors.New("the answer has no status")
 // first saw it exited. Then its status has settled, and is kept until a list no longer shows the
 // container, or shows it in another state. The package documentation has the reason.
 //
-// Container statuses are newest first by their own creation times, then in the order of the pod's
-// containers.
+// Container statuses are newest first by their own creation times, and those of one name by attempt.
 //
 // IPs are the addresses of the newest sandbox, the primary address first. There are none if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// If a call fails otherwise, the status is nil, and the error names the call and its object. The
-// first failure cancels the other calls.
+// If a call fails otherwise, the error names the call and its object. The other calls go on, and the
+// status has only the containers that they have answered for.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
@@ -59,7 +62,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 		containers:  make([]*pleg.Status, len(pod.Containers)),
 	}
 	if err := in.run(ctx); err != nil {
-		return nil, err
+		known := slices.DeleteFunc(in.containers, func(s *pleg.Status) bool { return s == nil })
+		return &pleg.PodStatus{ID: pod.ID, ContainerStatuses: known}, err
 	}
 	return in.status(ctx), nil
 }
@@ -77,7 +81,7 @@ type inspection struct {
 // run makes the calls.
 func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
-	group.tolerated = in.isNotFound
+	group.patient, group.tolerated = true, in.isNotFound
 	for i, s := range in.pod.Sandboxes {
 		// A sandbox that is not ready is asked about too: its network may still change.
 		if s != nil {
@@ -113,6 +117,12 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
+		if err := in.checkID(ctx, resp.GetStatus().GetId(), sandboxes, s); err != nil {
+			return err
+		}
+		if _, known := sandboxState(resp.GetStatus().GetState()); !known {
+			codec.found = codec.found.with(badState)
+		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
 		if codec.used { // else the message may be someone else's, too
@@ -140,22 +150,32 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		if resp.GetStatus() == nil {
 			return errNilStatus
 		}
+		if err := in.checkID(ctx, resp.GetStatus().GetId(), containers, c); err != nil {
+			return err
+		}
 		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		if request.Verbose {
 			r.takePID(c.ID.ID, resp)
 		}
-		if converted.State == pleg.ContainerStateExited {
-			r.held.correctExit(converted)
-		}
 		in.containers[i] = converted
-		// Without FinishedAt the runtime has not finished handling the exit.
-		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() {
+		// Without FinishedAt the runtime has not finished handling the exit. With 255 it may still learn the code.
+		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() && converted.ExitCode != unknownCode {
 			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
 		}
 		return nil
 	})
+}
+
+// checkID fails if a status has the ID of another container or sandbox than was asked for. CRI-O may answer with a
+// container of the same name (cri-o#8884).
+func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *pleg.Container) error {
+	if id == "" || id == asked.ID.ID {
+		return nil
+	}
+	in.runtime.badObject(ctx, badSet(0).with(badOtherID), in.object(k, asked))
+	return fmt.Errorf("%w: %s", errOtherID, id)
 }
 
 // takePID keeps the PID that a verbose status has. Without one, it is not asked for again.
@@ -202,19 +222,24 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			s.IPs = ips
 		}
 	}
+	type inspected struct {
+		*pleg.Status
+		listed *pleg.Container
+	}
+	var all []inspected
 	for i, container := range in.containers {
-		if container == nil {
-			continue
-		}
-		s.ContainerStatuses = append(s.ContainerStatuses, container)
-		if active != "" && in.pod.Containers[i].PodSandboxID == active {
-			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, container)
+		if container != nil {
+			all = append(all, inspected{container, in.pod.Containers[i]})
 		}
 	}
 	// cri-dockerd lists whole seconds; only its statuses tell which container is newer.
-	newestFirst := func(a, b *pleg.Status) int { return b.CreatedAt.Compare(a.CreatedAt) }
-	slices.SortStableFunc(s.ContainerStatuses, newestFirst)
-	slices.SortStableFunc(s.ActiveContainerStatuses, newestFirst)
+	sortNewestFirst(all, func(c inspected) age { return age{c.Name, c.CreatedAt, c.listed.Attempt, c.ID.ID} })
+	for _, c := range all {
+		s.ContainerStatuses = append(s.ContainerStatuses, c.Status)
+		if active != "" && c.listed.PodSandboxID == active {
+			s.ActiveContainerStatuses = append(s.ActiveContainerStatuses, c.Status)
+		}
+	}
 	return s
 }
 
@@ -301,8 +326,24 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by r
 		converted.ExitCode = int(s.GetExitCode())
 		converted.Reason = s.GetReason()
 		converted.Message = s.GetMessage()
+		converted.EndUnknown = endUnknown(converted)
 	}
 	return converted, found
+}
+
+// The exit code and reason of containerd for a container that ended while containerd was away.
+const (
+	unknownCode   = 255
+	unknownReason = "Unknown"
+)
+
+// crioNoCode is CRI-O's exit code of a container without an exit file: conmon was killed, or the node lost power.
+const crioNoCode = -1
+
+// endUnknown reports whether the runtime does not know how a container has ended. Programs do exit with 255, and on
+// Windows with -1, so the code alone does not decide.
+func endUnknown(s *pleg.Status) bool {
+	return s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode && s.FinishedAt.IsZero()
 }
 
 // shared returns the listed map if the other is equal, so that only one is held.

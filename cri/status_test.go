@@ -246,6 +246,10 @@ func TestGetPodStatusFails(t *testing.T) {
 			[]string{"ContainerStatus", "has no status"}},
 		{"nil sandbox", criserver.Fault{Method: "PodSandboxStatus", Edit: garbage.NilStatus}, codes.Unknown,
 			[]string{"PodSandboxStatus", "has no status"}},
+		{"another container", criserver.Fault{Method: "ContainerStatus", Edit: garbage.OtherIDs}, codes.Unknown,
+			[]string{"ContainerStatus of container app (" + app[:13], "the answer is about another one: other-" + app}},
+		{"another sandbox", criserver.Fault{Method: "PodSandboxStatus", Edit: garbage.OtherIDs}, codes.Unknown,
+			[]string{"PodSandboxStatus of sandbox (", "the answer is about another one: other-"}},
 		{"garbage", criserver.Fault{Method: "ContainerStatus", Raw: []byte{0xff}}, codes.Internal,
 			[]string{"ContainerStatus of container app"}},
 	} {
@@ -253,7 +257,11 @@ func TestGetPodStatusFails(t *testing.T) {
 			heal := s.Inject(test.fault)
 			defer heal()
 			got, err := r.GetPodStatus(t.Context(), pod)
-			if err == nil || got != nil {
+			inspected := 0 // a partial status has the container if only its sandbox was not answered for
+			if test.fault.Method == "PodSandboxStatus" {
+				inspected = 1
+			}
+			if err == nil || len(got.ContainerStatuses) != inspected || got.ID != pod.ID || got.SandboxStatuses != nil {
 				t.Fatalf("%+v, %v", got, err)
 			}
 			if status.Code(err) != test.code {
@@ -268,6 +276,28 @@ func TestGetPodStatusFails(t *testing.T) {
 	}
 	if _, err := r.GetPodStatus(t.Context(), nil); err == nil {
 		t.Error("no error for no pod")
+	}
+	if bad := metric(t, r, "pleg_cri_bad_items_total", "wrong_id"); bad != 2 {
+		t.Errorf("%v statuses of others", bad)
+	}
+}
+
+// A state that the API does not have is read as unknown and counted, in lists and in statuses. A sandbox in such a
+// state is not ready, and has no addresses.
+func TestUnknownStates(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+	defer s.Inject(criserver.Fault{Edit: garbage.UnknownStates})()
+	bad := func() float64 { return metric(t, r, "pleg_cri_bad_items_total", "unknown_state") }
+	pod := getPods(t, r)[0]
+	if pod.Containers[0].State != pleg.ContainerStateUnknown || pod.Sandboxes[0].State != pleg.ContainerStateUnknown ||
+		bad() != 2 {
+		t.Errorf("%+v, %+v, %v counted", pod.Containers[0], pod.Sandboxes[0], bad())
+	}
+	got := getPodStatus(t, r, pod)
+	if c := got.FindContainerStatusByID(app); c.State != pleg.ContainerStateUnknown || len(got.IPs) > 0 ||
+		len(got.ActiveContainerStatuses) > 0 || bad() != 4 {
+		t.Errorf("%+v, %v counted", c, bad())
 	}
 }
 

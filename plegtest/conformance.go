@@ -196,6 +196,9 @@ func (t *conformance) testList(expected []types.UID) []*pleg.Pod {
 		return nil
 	}
 	good := t.checkPods(call, a.value)
+	for _, pod := range good {
+		t.checkOrder(fmt.Sprintf("%s: pod %q", call, pod.ID), pod)
+	}
 	for _, uid := range expected {
 		if !slices.ContainsFunc(good, func(p *pleg.Pod) bool { return p.ID == uid }) {
 			t.problem(call, fmt.Sprintf("pod %q in the list", uid), fmt.Sprintf("%d other pods", len(good)),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -123,6 +124,23 @@ func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	})
 }
 
+// After the clock was set back, a container is older by its time than the one that it replaced.
+func TestTestRuntimePassesClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := aNode()
+		defer rt.BreakStreams(nil)
+		pod := plegtest.NewPod("a", plegtest.Running("a2"), plegtest.Running("b"), plegtest.Exited("a1"))
+		for i, c := range pod.Containers {
+			c.CreatedAt = int64(10 + i)
+		}
+		pod.Containers[0].Name, pod.Containers[2].Name, pod.Containers[0].Attempt = "app", "app", 1
+		rt.SetPod(pod)
+		if err := plegtest.TestRuntime(rt, "a", "b", "c"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Maps without entries and no maps are the same.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -188,6 +206,24 @@ func TestTestRuntimeFinds(t *testing.T) {
 		}), "", "saw c-sandbox-1 after c-sandbox, which is older"},
 		{"containers oldest first", pods(func(l []*pleg.Pod) []*pleg.Pod {
 			l[0].Containers[0].CreatedAt, l[0].Containers[1].CreatedAt = 10, 20
+			return l
+		}), "", `pod "a": expected the containers newest first, saw a2 after a1, which is older`},
+		{"sandboxes by time, and not by attempt", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			for i, sb := range l[2].Sandboxes {
+				sb.Attempt = uint32(i)
+			}
+			return l
+		}), "", "saw c-sandbox after c-sandbox-1, which is older"},
+		{"containers of a name by time, and not by attempt", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			for i, c := range l[0].Containers {
+				c.Name, c.CreatedAt, c.Attempt = "app", int64(20-10*i), uint32(i)
+			}
+			return l
+		}), "", `pod "a": expected the containers newest first, saw a2 after a1, which is older`},
+		{"containers of a name oldest first", pods(func(l []*pleg.Pod) []*pleg.Pod {
+			for i, c := range l[0].Containers {
+				c.Name, c.CreatedAt = "app", int64(10+10*i)
+			}
 			return l
 		}), "", `pod "a": expected the containers newest first, saw a2 after a1, which is older`},
 		{"random order", func(b *broken) {
@@ -403,9 +439,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"a status of no sandbox", editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses[0].Id = "x" }), "",
 			`expected statuses of the sandboxes that are listed, saw one of "x"`},
 		{"sandbox statuses oldest first", editStatus(func(s *pleg.PodStatus) {
-			for i, sb := range s.SandboxStatuses {
-				sb.CreatedAt = int64(i)
-			}
+			slices.Reverse(s.SandboxStatuses)
 		}), "", "expected the sandbox statuses newest first"},
 		{"a missing sandbox status", editStatus(func(s *pleg.PodStatus) {
 			s.SandboxStatuses = s.SandboxStatuses[1:]

@@ -1,12 +1,14 @@
 package plegtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -60,24 +62,61 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 		owners[c.ID.ID] = pod.ID
 		t.checkState(where, c.ID.ID, c.State)
 	}
-	var before *pleg.Container
+}
+
+// checkOrder checks the order within a pod of a full list. Without exited containers, other orders are right.
+func (t *conformance) checkOrder(where string, pod *pleg.Pod) {
+	var aged []age
 	for _, c := range pod.Containers {
-		if c == nil || c.CreatedAt == 0 {
-			continue
+		if c != nil && c.CreatedAt != 0 {
+			aged = append(aged, age{c.Name, c.ID.ID, c.Attempt, time.Unix(0, c.CreatedAt)})
 		}
-		if before != nil && before.CreatedAt < c.CreatedAt {
-			t.problem(where, "the containers newest first",
-				fmt.Sprintf("%s after %s, which is older", c.ID.ID, before.ID.ID), whyNewestFirst)
-		}
-		before = c
 	}
+	t.checkNewestFirst(where, "the containers", aged)
 	for i := 1; i < len(pod.Sandboxes); i++ {
 		older, newer := pod.Sandboxes[i], pod.Sandboxes[i-1]
-		if older != nil && newer != nil && older.CreatedAt > newer.CreatedAt {
+		if older != nil && newer != nil && cmp.Or(cmp.Compare(older.Attempt, newer.Attempt),
+			cmp.Compare(older.CreatedAt, newer.CreatedAt)) > 0 {
 			t.problem(where, "the sandboxes newest first",
 				fmt.Sprintf("%s after %s, which is older", older.ID.ID, newer.ID.ID),
 				"the first one counts as the present one: its addresses are the pod's")
 		}
+	}
+}
+
+// age is what decides the place of a container among those of its pod.
+type age struct {
+	name, id  string
+	attempt   uint32
+	createdAt time.Time
+}
+
+// checkNewestFirst checks the order of containers by time. Those of one name are ordered by attempt, and then by time:
+// if the clock was set back, they stand in the places that their times would give that name.
+func (t *conformance) checkNewestFirst(where, what string, list []age) {
+	byTime := slices.Clone(list)
+	slices.SortFunc(byTime, func(a, b age) int { return b.createdAt.Compare(a.createdAt) })
+	times := make(map[string][]time.Time)
+	for _, c := range byTime {
+		times[c.name] = append(times[c.name], c.createdAt)
+	}
+	var placeBefore time.Time
+	newer := make(map[string]age) // the last of each name
+	for i, c := range list {
+		place := times[c.name][0]
+		times[c.name] = times[c.name][1:]
+		n, known := newer[c.name]
+		older := ""
+		switch {
+		case known && cmp.Or(cmp.Compare(n.attempt, c.attempt), n.createdAt.Compare(c.createdAt)) < 0:
+			older = n.id
+		case i > 0 && placeBefore.Before(place):
+			older = list[i-1].id
+		}
+		if older != "" {
+			t.problem(where, what+" newest first", fmt.Sprintf("%s after %s, which is older", c.id, older), whyNewestFirst)
+		}
+		newer[c.name], placeBefore = c, place
 	}
 }
 
@@ -207,6 +246,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 	}
 	last := -1 // the place of the last one in Pod.Containers
 	var before *pleg.Status
+	var aged []age
 	for _, s := range status.ContainerStatuses {
 		if s == nil {
 			t.problem(call, "container statuses", "a nil one",
@@ -232,11 +272,8 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 				c.State), fmt.Sprintf("%q and %s", s.Name, s.State),
 				"list and status must agree; if the node was not quiet, test on one that is")
 		}
-		if before != nil && before.CreatedAt.Before(s.CreatedAt) {
-			t.problem(call, "the container statuses newest first",
-				fmt.Sprintf("%s after %s, which is older", s.ID.ID, before.ID.ID), whyNewestFirst)
-		}
 		if !s.CreatedAt.IsZero() {
+			aged = append(aged, age{s.Name, s.ID.ID, pod.Containers[i].Attempt, s.CreatedAt})
 			before = s
 		}
 		if listed := pod.Containers[i].ID; listed.Type != s.ID.Type {
@@ -256,6 +293,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			t.checkFinished(call, s)
 		}
 	}
+	t.checkNewestFirst(call, "the container statuses", aged)
 	if len(status.ContainerStatuses) < len(pod.Containers) {
 		t.problem(call, fmt.Sprintf("a status for each of the %d listed containers", len(pod.Containers)),
 			fmt.Sprint(len(status.ContainerStatuses)),
@@ -308,7 +346,8 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 				fmt.Sprintf("one of %q, which is not", s.Id),
 				"consumers find the sandbox of an event in the status by its ID")
 		}
-		if before != nil && before.CreatedAt < s.CreatedAt {
+		if before != nil && cmp.Or(cmp.Compare(before.GetMetadata().GetAttempt(), s.GetMetadata().GetAttempt()),
+			cmp.Compare(before.CreatedAt, s.CreatedAt)) < 0 {
 			t.problem(call, "the sandbox statuses newest first",
 				fmt.Sprintf("%s after %s, which is older", s.Id, before.Id),
 				"the first one counts as the present one: its addresses are the pod's")

@@ -107,6 +107,13 @@ func DuplicateIDs(answer any) {
 	}
 }
 
+// OtherIDs is an Edit that gives every sandbox and container an ID that nobody has.
+func OtherIDs(answer any) {
+	for _, i := range itemsOf(answer) {
+		*i.id = "other-" + *i.id
+	}
+}
+
 // UnknownStates is an Edit that sets the state of every sandbox and container to a value
 // that the API does not have.
 func UnknownStates(answer any) {

@@ -69,6 +69,36 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 	})
 }
 
+// After the clock was set back, containers have earlier times than those that they replace. They are replaced all the
+// same, each with the next attempt.
+func TestClockSetBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		back := func(attempt uint32, times ...*int64) {
+			for _, at := range times {
+				if attempt > 0 && *at > 0 {
+					*at -= time.Hour.Nanoseconds()
+				}
+			}
+		}
+		n.server.Inject(criserver.Fault{Edit: func(answer any) {
+			switch a := answer.(type) {
+			case *runtimeapi.ListContainersResponse:
+				for _, c := range a.Containers {
+					back(c.Metadata.Attempt, &c.CreatedAt)
+				}
+			case *runtimeapi.ContainerStatusResponse:
+				back(a.Status.Metadata.Attempt, &a.Status.CreatedAt, &a.Status.StartedAt, &a.Status.FinishedAt)
+			}
+		}})
+		n.run(time.Minute, n.pod("a", always))
+		for restarts := 1; restarts <= 3; restarts++ {
+			n.kill("web")
+			n.wait(10 * time.Minute)
+			n.want("a", fmt.Sprintf("Running Ready; web %d running after Error(137)", restarts))
+		}
+	})
+}
+
 // What is left of pods whose manifests went while no agent ran is removed; pods of others
 // are not touched.
 func TestOrphans(t *testing.T) {

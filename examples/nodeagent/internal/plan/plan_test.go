@@ -218,6 +218,20 @@ func TestSandboxChanged(t *testing.T) {
 	}
 }
 
+// The attempt of the next instance is greater than that of each instance, in whatever order they are.
+func TestRestartCount(t *testing.T) {
+	p := pod(v1.RestartPolicyAlways, "a", "b", "c")
+	status := seen("a 1", "a 1", "b 1")
+	status.ContainerStatuses[1].RestartCount, status.ContainerStatuses[2].RestartCount = 4, 7
+	v := View{Pod: p, Seen: status, Before: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{
+		{Name: "b", RestartCount: 9}, {Name: "c", RestartCount: 2}}}}
+	for i, want := range []int{5, 9, 2} {
+		if got := v.RestartCount(&p.Spec.Containers[i]); got != want {
+			t.Errorf("%s: %d, want %d", p.Spec.Containers[i].Name, got, want)
+		}
+	}
+}
+
 // A port is a number, also as text, or the name of one.
 func TestPort(t *testing.T) {
 	c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 80}}}

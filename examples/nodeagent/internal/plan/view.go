@@ -147,11 +147,14 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container. It never falls, whatever was removed.
+// RestartCount returns that of the next instance of a container, which is its attempt too. It never falls, whatever was
+// removed. It is greater than that of every instance, newest or not: the runtime reserves a name with its attempt.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
-	if last := v.Seen.FindContainerStatusByName(c.Name); last != nil {
-		count = max(count, last.RestartCount+1)
+	for _, s := range v.Seen.ContainerStatuses {
+		if s.Name == c.Name {
+			count = max(count, s.RestartCount+1)
+		}
 	}
 	return count
 }

@@ -1,0 +1,167 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// A runtime that does not know an end has words of its own for it. A program's own 255 is a known end.
+func TestEndUnknown(t *testing.T) {
+	for _, test := range []struct {
+		code       int32
+		reason     string
+		finishedAt int64
+		unknown    bool
+	}{
+		{255, "Unknown", 2, true},                       // containerd
+		{-1, "Error", 0, true},                          // CRI-O
+		{-1, "Error", time.Time{}.UnixNano(), true},     // CRI-O, in Go's zero time
+		{-1, "Error", 2, false},                         // a program on Windows
+		{255, "Error", 2, false},                        // a program
+		{255, "Error", 0, false},                        // a program whose exit the runtime still handles
+		{1, "Unknown", 2, false},                        // a code is known
+		{0, "Completed", time.Time{}.UnixNano(), false}, // as above
+	} {
+		n := newExitNode()
+		n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
+			s := exitedStatus("c", test.reason)
+			s.ExitCode, s.FinishedAt = test.code, test.finishedAt
+			return &statusResponse{Status: s}, nil
+		}
+		r := newRuntime(n)
+		got := getPodStatus(t, r, getPods(t, r)[0]).ContainerStatuses[0]
+		died := pleg.PodLifecycleEvent{Type: pleg.ContainerDied, Status: got}
+		if _, _, ok := died.Exit(); ok == test.unknown || got.EndUnknown != test.unknown ||
+			got.ExitCode != int(test.code) || got.Reason != test.reason {
+			t.Errorf("%+v: ok is %v, the status %+v", test, ok, got)
+		}
+	}
+}
+
+// While CRI-O has no exit file, it shows -1 with FinishedAt zero. The code that a witness has reported stays; without
+// a witness nobody has seen the end.
+func TestEndUnknownToCRIO(t *testing.T) {
+	for _, witness := range []bool{true, false} {
+		test := func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+			var deaths []*pleg.PodLifecycleEvent
+			go func() {
+				take := func(e *pleg.PodLifecycleEvent) { deaths = append(deaths, e) }
+				_ = g.Handle(t.Context(), pleg.Handler{OnContainerDied: take, OnContainerEnded: take})
+			}()
+			app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+			time.Sleep(2 * time.Second)
+			s.Inject(criserver.Fault{Method: "ContainerStatus", Edit: func(answer any) {
+				of := answer.(*runtimeapi.ContainerStatusResponse).Status
+				of.ExitCode, of.Reason, of.FinishedAt = -1, "Error", 0
+			}})
+			must(t, s.ExitContainer(app, 7, ""))
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			status, err := g.Cache().Get("uid")
+			must(t, err)
+			if len(deaths) != 2 {
+				t.Fatalf("%v", deaths)
+			}
+			cached := &pleg.PodLifecycleEvent{Type: pleg.PodSync, Status: status.ContainerStatuses[0]}
+			for _, e := range append(deaths, cached) {
+				if code, _, ok := e.Exit(); ok != witness || ok && code != 7 {
+					t.Errorf("%v: %+v", e.Type, e.Status)
+				}
+			}
+		}
+		t.Run(fmt.Sprint("witness=", witness), func(t *testing.T) {
+			inBubble(t, test, criserver.WithConfig(serverconfig.Config{NoTaskExits: !witness}))
+		})
+	}
+}
+
+// CRI-O shows 255 Error until it has read conmon's exit file. The code that a witness then reports stays, whether a
+// full list has shown the container before or not.
+func TestWitnessAfter255(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"listed": 2 * time.Second, "not yet listed": 0} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+				app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+				time.Sleep(wait)
+				noticed := time.Now().Add(time.Second).UnixNano()
+				s.Inject(criserver.Fault{Edit: func(answer any) {
+					switch a := answer.(type) {
+					case *runtimeapi.ListContainersResponse:
+						a.Containers[0].State = runtimeapi.ContainerState_CONTAINER_EXITED
+					case *runtimeapi.ContainerStatusResponse:
+						a.Status.State, a.Status.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, noticed
+						a.Status.ExitCode, a.Status.Reason = 255, "Error"
+					}
+				}})
+				g.RequestRelist("uid")
+				time.Sleep(20 * time.Millisecond)
+				must(t, s.ExitContainer(app, 0, ""))
+				time.Sleep(time.Minute)
+				status, err := g.Cache().Get("uid")
+				must(t, err)
+				if c := status.ContainerStatuses[0]; c.ExitCode != 0 || c.Reason != "Completed" {
+					t.Errorf("the cache has %+v", c)
+				}
+			})
+		})
+	}
+}
+
+// A restarted CRI-O may show a container as running that ended days ago, with the start of that life. It stays exited.
+func TestRunningAgainSinceTheSameStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+		time.Sleep(2 * time.Second)
+		events := g.Watch()
+		for len(events) > 0 {
+			<-events
+		}
+		must(t, s.ExitContainer(app, 3, ""))
+		time.Sleep(20 * time.Second)
+		s.Inject(criserver.Fault{Edit: func(answer any) {
+			switch a := answer.(type) {
+			case *runtimeapi.ListContainersResponse:
+				a.Containers[0].State = runtimeapi.ContainerState_CONTAINER_RUNNING
+			case *runtimeapi.ContainerStatusResponse:
+				a.Status.State, a.Status.FinishedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, 0
+			}
+		}})
+		time.Sleep(time.Minute)
+		for len(events) > 0 {
+			if e := <-events; e.Type != pleg.ContainerDied || !e.IsSandbox() && e.Status.ExitCode != 3 {
+				t.Errorf("%v", e)
+			}
+		}
+		status, err := g.Cache().Get("uid")
+		must(t, err)
+		if c := status.ContainerStatuses[0]; c.State != pleg.ContainerStateExited || c.ExitCode != 3 {
+			t.Errorf("the cache has %+v", c)
+		}
+	})
+}
+
+// One container cannot be inspected. The exit of the other has its code, although the inspection fails.
+func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
+		app, other := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "other")
+		time.Sleep(2 * time.Second)
+		s.Inject(criserver.Fault{Method: "ContainerStatus", Object: other, Err: errors.New("broken")})
+		must(t, s.ExitContainer(app, 3, ""))
+		time.Sleep(15 * time.Second)
+		status, err := g.Cache().Get("uid")
+		if c := status.FindContainerStatusByName("app"); err == nil || c.ExitCode != 3 || c.Unconfirmed {
+			t.Errorf("the cache has %+v, %v", c, err)
+		}
+	}, criserver.WithConfig(serverconfig.Config{NoTaskExits: true}))
+}
