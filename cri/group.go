@@ -50,15 +50,16 @@ func guarded(f func() error) (err error) {
 	return err
 }
 
-// callGroup makes calls to the runtime in parallel, each in its own goroutine. The
-// first call that fails cancels the others, unless the group is patient, and wait returns its error.
+// callGroup makes calls to the runtime in parallel, each in its own goroutine. wait returns the error
+// of the first call that fails.
 type callGroup struct {
 	runtime *Runtime
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	patient bool
 	// tolerated reports whether an error does not count as a failure; may be nil.
 	tolerated func(error) bool
+	// independent is true if a call that fails does not cancel the others.
+	independent bool
 
 	// goroutines bounds and joins the goroutines. It does not collect their errors: a
 	// goroutine that the client ended returns none.
@@ -97,7 +98,7 @@ func (g *callGroup) finish(err error) {
 	}
 	g.once.Do(func() {
 		g.err = err
-		if !g.patient {
+		if !g.independent {
 			g.cancel(err)
 		}
 	})

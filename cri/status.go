@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,8 +43,8 @@ var errOtherID = errors.New("the answer is about another one")
 // IPs are the addresses of the newest sandbox, the primary address first. There are none if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// If a call fails otherwise, the error names the call and its object. The other calls go on, and the
-// status has only the containers that they have answered for.
+// If a call fails otherwise, the error names the call and its object, and the status is partial: it
+// lacks the sandboxes and containers whose calls have failed.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
@@ -61,11 +60,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 		sandboxes:   make([]*runtimeapi.PodSandboxStatus, len(pod.Sandboxes)),
 		containers:  make([]*pleg.Status, len(pod.Containers)),
 	}
-	if err := in.run(ctx); err != nil {
-		known := slices.DeleteFunc(in.containers, func(s *pleg.Status) bool { return s == nil })
-		return &pleg.PodStatus{ID: pod.ID, ContainerStatuses: known}, err
-	}
-	return in.status(ctx), nil
+	err = in.run(ctx)
+	return in.status(ctx), err
 }
 
 // inspection is one pod being inspected. Each call writes the element of its own sandbox
@@ -81,7 +77,7 @@ type inspection struct {
 // run makes the calls.
 func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
-	group.patient, group.tolerated = true, in.isNotFound
+	group.tolerated, group.independent = in.isNotFound, true
 	for i, s := range in.pod.Sandboxes {
 		// A sandbox that is not ready is asked about too: its network may still change.
 		if s != nil {
@@ -161,7 +157,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		}
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit. With 255 it may still learn the code.
-		if converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero() && converted.ExitCode != unknownCode {
+		finished := converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero()
+		if finished && converted.ExitCode != unknownCode {
 			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
 		}
 		return nil

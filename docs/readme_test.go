@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,22 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 				t.Errorf("%s: this is in no example:\n%s", document, m[1])
 			}
 		}
+	}
+}
+
+// The README names the command that runs the program and the one that runs the tests, and the gate runs these two as
+// a user does.
+func TestTheGateRunsTheCommandsOfTheReadme(t *testing.T) {
+	commands := func(document, pattern string) (all []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(readFile(t, document), -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	readme := commands("README.md", "(?m)(?:^\\$ |`)(go (?:run|test) [^`\n]*)")
+	gate := commands(".ci/run", `asUser (go [^)\n]*)`)
+	if len(readme) != 2 || !slices.Equal(readme, gate) {
+		t.Errorf("README has %q, and .ci/run %q", readme, gate)
 	}
 }
 
