@@ -37,7 +37,8 @@ type end struct {
 	initial bool
 	// restarted is true if the container has started again since. Only endedBy and earlier count then.
 	restarted bool
-	// earlier is the status of this end if a list has shown the restart; nil for none.
+	// earlier is the status of the life that a list showed as over, by showing a restart. It is nil once a status
+	// has shown whether there was a restart.
 	earlier *Status
 }
 
@@ -139,12 +140,16 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, ended, c := rec.statuses[id], rec.ends[id], pod(id)
-		if ended.takenBack(s) { // the list that showed another life was wrong
-			last, ended.restarted, ended.earlier = ended.earlier, false, nil
-			rec.setStatus(last)
-			if c != nil {
-				c = c.in(ContainerStateExited)
+		if ended != nil && ended.earlier != nil && !s.StartedAt.IsZero() {
+			if was := ended.earlier; s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) {
+				// The list that showed another life was wrong, and its end was counted.
+				*ended, last = end{endedBy: ended.endedBy, since: r.sched.Now, settled: true, initial: ended.initial}, was
+				rec.setStatus(last)
+				if c != nil {
+					c = c.in(ContainerStateExited)
+				}
 			}
+			ended.earlier = nil
 		}
 		switch {
 		case hasExited(s):
@@ -174,6 +179,9 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			rec.setStatus(s)
 		case startedAgain(last, s) || ended != nil && ended.settled && last.StartedAt.IsZero() && last.Unconfirmed &&
 			s.StartedAt.After(last.FinishedAt): // no status has shown the life that ended
+			if ended != nil && ended.endedBy.IsZero() {
+				ended.endedBy = s.StartedAt
+			}
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			anotherLife = true // rec.listed now differs from the next list, which is therefore compared
@@ -206,12 +214,6 @@ func startedAgain(last, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
 }
 
-// takenBack reports whether s is of the life that had ended when a list showed the container running again.
-// A nil end has not been.
-func (e *end) takenBack(s *Status) bool {
-	return e != nil && e.earlier != nil && !s.StartedAt.IsZero() && s.StartedAt.Equal(e.earlier.StartedAt)
-}
-
 // setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
@@ -231,7 +233,7 @@ func (r *reconciler) forgetStatuses(rec *podRecord, statuses []*Status) {
 			continue
 		}
 		delete(rec.statuses, id)
-		if hasExited(s) {
+		if knows(s) {
 			exit := ContainerExit{PodUID: rec.UID, ContainerID: id, ExitCode: s.ExitCode, FinishedAt: s.FinishedAt}
 			r.records.earlyExits.add(exit, r.sched.Now)
 		}
@@ -276,10 +278,10 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 					e.endedBy = began
 				}
 			}
+			if e != nil {
+				e.earlier = s
+			}
 			if hasExited(s) {
-				if e != nil {
-					e.earlier = s
-				}
 				rec.setStatus(startedStatus(s, t.container.State))
 			}
 		}
@@ -296,7 +298,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	case !e.restarted: // known already: the container was only unknown in between
 		return
 	}
-	*e = end{endedBy: e.endedBy, since: r.sched.Now}
+	*e = end{endedBy: e.endedBy, since: r.sched.Now, earlier: e.earlier}
 }
 
 // settle settles the ends of a pod and counts them. An end with the reason Completed, and one that the first

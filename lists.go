@@ -197,7 +197,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
 	isFirst, before := r.firstFull.Number == 0 || c.Stamp == r.firstFull, rec.change
-	existed := before == nil && rec.published == nil && isFirst
+	existed := rec.published == nil && isFirst
 	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
 	switch {
 	case isFirst:

@@ -160,7 +160,7 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 		e := u.event(kind, pod, c)
 		e.Status, e.Initial = s, initial
 		if c != nil {
-			e.Data = c.ID.ID
+			e.Data, e.Initial = c.ID.ID, initial || kind == ContainerEnded && u.initialEnds[c.ID.ID]
 		}
 		events = append(events, e)
 	}
@@ -194,7 +194,6 @@ func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	for _, c := range u.pod.containers() {
 		if u.hasSettled(c.ID.ID) && !delivered.hasSettled(c.ID.ID) {
 			add(ContainerEnded, u.pod, c, statuses(c.ID.ID))
-			events[len(events)-1].Initial = initial || u.settled[c.ID.ID]
 		}
 	}
 	if u.pod == nil && delivered != nil {

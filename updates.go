@@ -19,9 +19,10 @@ type update struct {
 	pod *Pod
 	// statuses are the newest statuses of the containers of this and the previous update.
 	statuses lastStatuses
-	// settled has the IDs of exited containers with a settled end; true if the first full list showed the exit.
-	settled map[string]bool
-	ips     []string // in the cache
+	// settled has the IDs of exited containers with a settled end, and initialEnds of those that the first full list
+	// has shown exited.
+	settled, initialEnds map[string]bool
+	ips                  []string // in the cache
 	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses it.
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
@@ -51,7 +52,12 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	for _, c := range u.pod.containers() {
 		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
-			put(&u.settled, c.ID.ID, e.initial)
+			put(&u.settled, c.ID.ID, true)
+		}
+	}
+	for id, e := range rec.ends {
+		if e.initial {
+			put(&u.initialEnds, id, true)
 		}
 	}
 	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
@@ -161,13 +167,7 @@ func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodL
 	return &PodLifecycleEvent{ID: u.uid, Type: kind, Pod: pod, Container: c, ListedAt: u.listedAt, Cause: u.cause}
 }
 
-func (u *update) hasSettled(id string) bool {
-	if u == nil {
-		return false
-	}
-	_, settled := u.settled[id]
-	return settled
-}
+func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
 // listed returns u.pod; nil for no update.
 func (u *update) listed() *Pod {
@@ -209,6 +209,10 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	if delivered == nil {
 		both.first = earlier.beginning()
 		delivered = both.first
+	}
+	both.initialEnds = maps.Clone(later.initialEnds)
+	for id := range earlier.initialEnds {
+		put(&both.initialEnds, id, true)
 	}
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
