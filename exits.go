@@ -135,19 +135,18 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 // no list has shown it yet.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife bool) {
 	var corrected map[string]*Status // by ID, where the record knows more about the end
-	deaths := 0                      // that only the status shows
 	pod := finder(rec.pod.containers())
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, ended, c := rec.statuses[id], rec.ends[id], pod(id)
 		if ended != nil && ended.earlier != nil && !s.StartedAt.IsZero() {
-			if was := ended.earlier; s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) {
-				// The list that showed another life was wrong, and its end was counted.
-				*ended, last = end{endedBy: ended.endedBy, since: r.sched.Now, settled: true, initial: ended.initial}, was
+			was, counted := ended.earlier, ended.settled || !ended.restarted
+			if s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) { // the list was wrong: no new life
+				*ended, last = end{endedBy: ended.endedBy, since: r.sched.Now, settled: counted, initial: ended.initial}, was
 				rec.setStatus(last)
-				if c != nil {
-					c = c.in(ContainerStateExited)
-				}
+				c = nil
+			} else if ended.restarted {
+				r.countGone(rec, id, ended)
 			}
 			ended.earlier = nil
 		}
@@ -168,7 +167,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			}
 			rec.setStatus(s)
 			if c != nil && !isExited(c) {
-				deaths++
+				r.metrics.countTransitions(1, CausePeriod)
 				r.died(rec, id)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
@@ -179,9 +178,6 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			rec.setStatus(s)
 		case startedAgain(last, s) || ended != nil && ended.settled && last.StartedAt.IsZero() && last.Unconfirmed &&
 			s.StartedAt.After(last.FinishedAt): // no status has shown the life that ended
-			if ended != nil && ended.endedBy.IsZero() {
-				ended.endedBy = s.StartedAt
-			}
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			anotherLife = true // rec.listed now differs from the next list, which is therefore compared
@@ -198,7 +194,6 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 		}
 	}
 	rec.pod = rec.withExits(rec.pod)
-	r.metrics.countTransitions(deaths, CausePeriod)
 	if len(corrected) > 0 {
 		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
 		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
@@ -272,14 +267,13 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 			r.died(rec, id)
 		case t.kind == ContainerStarted:
 			if e != nil {
-				r.countGone(rec, id, e)
-				e.restarted = true
+				if s == nil || s.StartedAt.IsZero() { // no status can take the restart back
+					r.countGone(rec, id, e)
+				}
+				e.restarted, e.earlier = true, s
 				if e.endedBy.IsZero() { // an end before this list is of the earlier life
 					e.endedBy = began
 				}
-			}
-			if e != nil {
-				e.earlier = s
 			}
 			if hasExited(s) {
 				rec.setStatus(startedStatus(s, t.container.State))
@@ -297,6 +291,8 @@ func (r *reconciler) died(rec *podRecord, id string) {
 		put(&rec.ends, id, e)
 	case !e.restarted: // known already: the container was only unknown in between
 		return
+	default:
+		r.countGone(rec, id, e)
 	}
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, earlier: e.earlier}
 }
@@ -354,11 +350,15 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	})
 }
 
-// countGone counts a death that no further status can explain, by its last known status.
-// Subscribers take the removal or next start of the container as the end; see handlerEvents.
+// countGone counts a death that no further status can explain, by its last known status: the container is gone, or
+// has been started again. Subscribers take the removal or next start of the container as the end; see handlerEvents.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
-	if !e.settled && !e.restarted {
-		r.countEnd(e, rec.statuses[id])
+	s := rec.statuses[id]
+	if e.restarted {
+		s = e.earlier
+	}
+	if !e.settled && (!e.restarted || s != nil) {
+		r.countEnd(e, s)
 	}
 }
 

@@ -197,7 +197,6 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
 	isFirst, before := r.firstFull.Number == 0 || c.Stamp == r.firstFull, rec.change
-	existed := rec.published == nil && isFirst
 	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
 	switch {
 	case isFirst:
@@ -206,6 +205,6 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 		rec.change.initial = before.initial
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
-	r.noteTransitions(rec, found.transitions, c.Began, existed)
+	r.noteTransitions(rec, found.transitions, c.Began, isFirst && rec.published == nil)
 	r.forgetStatuses(rec, nil)
 }

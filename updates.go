@@ -210,10 +210,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 		both.first = earlier.beginning()
 		delivered = both.first
 	}
-	both.initialEnds = maps.Clone(later.initialEnds)
-	for id := range earlier.initialEnds {
-		put(&both.initialEnds, id, true)
-	}
+	both.initialEnds = earlier.initialEnds // later updates have no more
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
 	last := deliverable(later.since(earlier))
