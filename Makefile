@@ -45,6 +45,10 @@ licences: ## the licences of what the library is built from; hack/licences.sh -a
 race: ## the tests under the race detector, in random order, COUNT times (3)
 	go test -race -shuffle=on -count=$(COUNT) ./...
 
+.PHONY: emulated
+emulated: ## the tests on an emulated arm64, and those of cri on a big-endian s390x; ten minutes or more
+	hack/emulated.sh
+
 .PHONY: cover
 cover: ## how much of the library the tests run, a line for each function that they do not run whole
 	@mkdir -p .cache
