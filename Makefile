@@ -82,6 +82,12 @@ e2e: ## the tests on a real containerd, which the first time builds it, or on PL
 runtimes: ## tests, soak, restarts and latency on nine runtimes, and the table in docs/RUNTIMES.md; needs root, PLEG_CRIO; an hour
 	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../docs/RUNTIMES.md $(RUNTIMES)
 
+# Nodes that are named: make nodes NODES='amd64-6.1/containerd-2.4 systemd'.
+.PHONY: nodes
+nodes: ## the tests in virtual machines, with other kernels, cgroups and arm64, and their table in docs/RUNTIMES.md; needs root; hours without KVM
+	cd internal/e2e && go run ./cmd/nodes -write ../../docs/bench/nodes.json $(NODES); status=$$?; \
+		go run ./cmd/nodes -draw && exit $$status
+
 .PHONY: latency
 latency: ## milliseconds from a death in a real runtime to its event, and of a blocked reader; needs root
 	cd internal/e2e && go run ./cmd/latency
