@@ -96,7 +96,11 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	for name, path := range guestFiles {
 		text, err := guest.ReadFile("guest/" + name)
 		a.fail(err)
-		a.add(path, 0o755|unix.S_IFREG, text)
+		mode := uint32(0o755)
+		if filepath.Ext(name) == ".service" {
+			mode = 0o644
+		}
+		a.add(path, mode|unix.S_IFREG, text)
 	}
 	a.add("node/overlay.ko", 0o644|unix.S_IFREG, overlay)
 	a.file("node/e2e.test", test)
