@@ -136,7 +136,7 @@ func (r *result) take(line string) {
 		case "kernel":
 			r.Kernel = m[2]
 		case "exit":
-			r.exit = m[2]
+			r.Exit = m[2]
 		}
 	}
 	if m := attrLine.FindStringSubmatch(line); m != nil {
@@ -155,10 +155,10 @@ func (r *result) verdict(c cell) error {
 		}
 	}
 	switch {
-	case r.exit == "":
+	case r.Exit == "":
 		return fmt.Errorf("the node has ended before its tests")
-	case r.exit != "0":
-		return fmt.Errorf("the tests ended with %s; failed: %s", r.exit, strings.Join(r.Failed, ", "))
+	case r.Exit != "0":
+		return fmt.Errorf("the tests ended with %s; failed: %s", r.Exit, strings.Join(r.Failed, ", "))
 	case r.Passed == 0:
 		return fmt.Errorf("no test ran")
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
@@ -70,6 +71,11 @@ func run(ctx context.Context) error {
 	ran := results{}
 	for _, c := range cells {
 		fmt.Fprintf(os.Stderr, "\n=== %s\n", c)
+		if c.runtime == "crio" && flag.Lookup("crio").Value.String() == "" {
+			ran[c.String()] = &result{LeftOut: "no folder with CRI-O's programs is named"}
+			fmt.Fprintln(os.Stderr, "*** CRI-O IS NOT RUN: PLEG_CRIO names no folder with its programs.")
+			continue
+		}
 		r, err := c.run(ctx, root)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -82,6 +88,13 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Print("\n", ran.table(cells))
+	fmt.Print("\n", ran.table(cells), "\nNot run:\n")
+	for _, n := range nodes {
+		for _, r := range runtimes {
+			if !slices.Contains(n.runtimes, r) {
+				fmt.Printf("%s: %s\n", cell{n, r}, reason(n.name, r, ""))
+			}
+		}
+	}
 	return errors.Join(failed...)
 }

@@ -22,14 +22,16 @@ type result struct {
 	Passed  int
 	Failed  []string `json:",omitempty"`
 	Skipped []string `json:",omitempty"`
+	// Exit is the exit code of the tests. It is empty if they have not ended.
+	Exit string `json:",omitempty"`
+	// LeftOut is the reason for which nothing ran; empty if something did.
+	LeftOut string `json:",omitempty"`
 
 	// TestExitsWhileTheRuntimeIsAway: its rounds, how many exit codes the runtime lost, and how many ends each
 	// agent reported right.
 	Rounds int
 	Lost   string   `json:",omitempty"`
 	Right  []string `json:",omitempty"`
-
-	exit string // of the tests; empty if they have not ended
 }
 
 // results are the last results of each cell, by its name.
@@ -92,8 +94,12 @@ func (all results) table(cells []cell) string {
 	b.WriteString("| node | runtime | tests | codes lost by the runtime | ends reported right | run |\n|---|---|---|---|---|---|\n")
 	for _, c := range cells {
 		r := all[c.String()]
-		if r == nil {
-			fmt.Fprintf(&b, "| %s | %s | not run | | | |\n", c.about, c.runtime)
+		if r == nil || r.LeftOut != "" {
+			tests := "not run"
+			if r != nil {
+				tests += ": " + r.LeftOut
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | | | |\n", c.about, c.runtime, tests)
 			continue
 		}
 		tests := fmt.Sprintf("%d pass", r.Passed)
@@ -102,6 +108,9 @@ func (all results) table(cells []cell) string {
 		}
 		if len(r.Skipped) > 0 {
 			tests += fmt.Sprintf(", %d skipped", len(r.Skipped))
+		}
+		if r.Exit == "" {
+			tests += ", **ended early**"
 		}
 		runtime := r.Runtime
 		if runtime == "" {
