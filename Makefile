@@ -45,6 +45,10 @@ licences: ## the licences of what the library is built from; hack/licences.sh -a
 race: ## the tests under the race detector, in random order, COUNT times (3)
 	go test -race -shuffle=on -count=$(COUNT) ./...
 
+.PHONY: emulated
+emulated: ## the tests on an emulated arm64, and those of cri on a big-endian s390x; ten minutes or more
+	hack/emulated.sh
+
 .PHONY: cover
 cover: ## how much of the library the tests run, a line for each function that they do not run whole
 	@mkdir -p .cache
@@ -77,6 +81,12 @@ e2e: ## the tests on a real containerd, which the first time builds it, or on PL
 .PHONY: runtimes
 runtimes: ## tests, soak, restarts and latency on nine runtimes, and the table in docs/RUNTIMES.md; needs root, PLEG_CRIO; an hour
 	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../docs/RUNTIMES.md $(RUNTIMES)
+
+# Nodes that are named: make nodes NODES='amd64-6.1/containerd-2.4 systemd'.
+.PHONY: nodes
+nodes: ## the tests in virtual machines, with other kernels, cgroups and arm64, and their table in docs/RUNTIMES.md; needs root; hours without KVM
+	cd internal/e2e && go run ./cmd/nodes -write ../../docs/bench/nodes.json $(NODES); status=$$?; \
+		go run ./cmd/nodes -draw && exit $$status
 
 .PHONY: latency
 latency: ## milliseconds from a death in a real runtime to its event, and of a blocked reader; needs root

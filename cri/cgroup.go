@@ -7,53 +7,90 @@ import (
 )
 
 // ContainerIDFromCgroup returns the ID of the container that a process is in, from the path of its
-// cgroup or a line of /proc/<pid>/cgroup. It knows the forms of containerd, CRI-O and cri-dockerd,
-// with the systemd and the cgroupfs driver. If containers are nested, it returns the outermost,
-// which is the pod's. ok is false for a process in no container of a pod, such as CRI-O's conmon.
+// cgroup or a line of /proc/<pid>/cgroup. It knows the forms of containerd, CRI-O, cri-dockerd and
+// kata, with the systemd and the cgroupfs driver. If containers are nested, it returns the
+// outermost, which is the pod's. For kata it is the sandbox. ok is false for a process in no
+// container of a pod, such as CRI-O's conmon.
+//
+// The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, a container that
+// is not privileged has its own. There, the reader's container and all cgroups below it have paths
+// without "..", which do not name it, and ok is false. Other containers have paths such as
+// "/../../pod1f2e/3a4b…", which do name them. A container beside the reader's own is taken to be of
+// the same pod, so the reader must be in a pod.
+//
+// Paths below user@N.service name nothing, because user N can create them. Rootless Kubernetes has
+// its containers there, and is not supported.
 func ContainerIDFromCgroup(path string) (id string, ok bool) {
-	// The kernel marks the cgroup that is gone of a process that nobody has waited for.
-	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
-	inPod := false
-	for element := range strings.SplitSeq(path, "/") {
-		// The kubelet's: kubepods, kubepods-burstable-pod….slice, below another in a nested node.
-		inPod = inPod || strings.Contains(element, "kubepods")
-		if inPod {
-			name := strings.TrimSuffix(element, ".scope")
-			if i := strings.LastIndexByte(name, ':'); i >= 0 { // slice:cri-containerd:id, where the drivers differ
-				name = name[i+1:]
-			}
-			if i := strings.LastIndexByte(name, '-'); i >= 0 && !strings.HasSuffix(name[:i], "conmon") {
-				name = name[i+1:]
-			}
-			if isContainerID(name) {
-				return name, true
-			}
-		}
-	}
-	return "", false
+	_, id = fromCgroup(path)
+	return id, id != ""
 }
 
 // PodUIDFromCgroup returns the UID of the pod that a process is in, from the path of its cgroup or
 // a line of /proc/<pid>/cgroup. With the UID, a pod list finds a container that the cache does not
-// have yet: see examples/attribution. ok is false for a process in no pod. The UID of a static pod
-// is that of its sandbox's labels, not that of its mirror pod in the API server.
+// have yet: see examples/attribution. ok is false for a process in no pod, and where the path does
+// not have the UID: in the reader's own pod, if the reader has a cgroup namespace of its own, and in
+// pods without a kubelet. See ContainerIDFromCgroup. The UID of a static pod is that of its
+// sandbox's labels, not that of its mirror pod in the API server.
 func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
-	inPod := false
-	for element := range strings.SplitSeq(strings.TrimSuffix(path, "\n"), "/") {
-		inPod = inPod || strings.Contains(element, "kubepods")
-		if !inPod {
-			continue
+	uid, _ = fromCgroup(path)
+	return uid, uid != ""
+}
+
+// fromCgroup returns the outermost pod and container of a path; either may be empty.
+func fromCgroup(path string) (uid types.UID, id string) {
+	// The kernel marks the cgroup that is gone of a process that nobody has waited for.
+	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
+	inPods := false // true below an element of the kubelet's
+	next := false   // true if the element before says that this one is a pod or a container
+	for element := range strings.SplitSeq(path, "/") {
+		if strings.HasPrefix(element, "user@") && strings.HasSuffix(element, ".service") {
+			break
 		}
-		name, _, _ := strings.Cut(element, ":") // slice:cri-containerd:id, where the drivers differ
-		// kubepods-burstable-pod1f2e_3a4b.slice, or below kubepods: pod1f2e-3a4b
-		if slice, systemd := strings.CutSuffix(name, ".slice"); systemd {
-			name = strings.ReplaceAll(slice[strings.LastIndexByte(slice, '-')+1:], "_", "-")
+		// The kubelet's: kubepods, kubepods-burstable-pod….slice, below another in a nested node.
+		inPods = inPods || strings.Contains(element, "kubepods")
+		if uid == "" && (inPods || next) {
+			uid = podUIDOf(element, inPods)
 		}
-		if uid, is := strings.CutPrefix(name, "pod"); is && uid != "" {
-			return types.UID(uid), true
+		if id = containerOf(element, inPods || next); id != "" {
+			break
+		}
+		switch element {
+		case "..", "k8s.io": // k8s.io is containerd's cgroup for pods without a parent
+			next = true
+		case "burstable", "besteffort": // seen from a pod: /../../../burstable/pod…
+		default:
+			next = uid != ""
 		}
 	}
-	return "", false
+	return uid, id
+}
+
+// podUIDOf returns the UID that an element of a path names; empty if it names no pod.
+func podUIDOf(element string, inPods bool) types.UID {
+	name, _, _ := strings.Cut(element, ":") // slice:cri-containerd:id, where the drivers differ
+	// kubepods-burstable-pod1f2e_3a4b.slice, or below kubepods: pod1f2e-3a4b
+	if slice, systemd := strings.CutSuffix(name, ".slice"); systemd {
+		name = slice[strings.LastIndexByte(slice, '-')+1:]
+	}
+	uid, is := strings.CutPrefix(strings.ReplaceAll(name, "_", "-"), "pod")
+	if !is || !inPods && strings.Trim(uid, "0123456789abcdef-") != "" { // podman, podruntime.slice
+		return ""
+	}
+	return types.UID(uid)
+}
+
+// containerOf returns the ID that an element of a path names; empty if it names no container of a pod.
+// expected is true where such a container may have a name without prefix.
+func containerOf(element string, expected bool) string {
+	// cri-containerd-id.scope, crio-id, kata_id, or slice:cri-containerd:id, where the drivers differ
+	name := strings.TrimSuffix(element, ".scope")
+	i := strings.LastIndexAny(name, "-_:")
+	prefix, id := name[:max(i, 0)], name[i+1:]
+	expected = expected || strings.HasSuffix(prefix, "cri-containerd") || strings.HasSuffix(prefix, "crio")
+	if !expected || strings.HasSuffix(prefix, "conmon") || !isContainerID(id) {
+		return ""
+	}
+	return id
 }
 
 // isContainerID reports whether a name is an ID as containerd, CRI-O and Docker make them: 64

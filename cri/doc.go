@@ -73,7 +73,8 @@
 //	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
 //	            later, k3s too). /tasks/start has the PID of the container's process.
 //	exit_files  the files that CRI-O's conmon writes into container_exits_dir
-//	            ([WithExitsDir]). This process must be able to read them.
+//	            ([WithExitsDir]). This process must be able to read them. Those of
+//	            virtual machines have no code and report nothing.
 //	exit_json   exit.json in a container's bundle, which the runc shim of containerd 2.4
 //	            writes. The bundles must be in the directory of containerd's socket, as they
 //	            are by default. Only root may read them.

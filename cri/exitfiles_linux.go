@@ -22,6 +22,9 @@ import (
 // the folder too, and removes the file when it has done what is to be done after an exit. The
 // time of the file is at most a tick of the kernel's clock from that of CRI-O's status, which
 // is that of another file of conmon's.
+//
+// For containers in virtual machines, there is no conmon. CRI-O itself writes the file, with the
+// word Exited instead of a code, before its status has the code.
 
 // exitFileEvents are the kernel's events that are watched for: a file has its name, or is
 // written where it is, and the folder goes.
@@ -104,8 +107,11 @@ func newFile(e fileEvent) (name string, err error) {
 // errDropped is the error of a watch that the kernel held too few events for.
 var errDropped = errors.New("the kernel dropped events")
 
+// withoutCode is the content of the exit files of containers in virtual machines.
+const withoutCode = "Exited"
+
 // tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
-// the exit already.
+// the exit already. If it has no code, the next list shows the exit.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {
@@ -116,12 +122,17 @@ func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe fu
 	}
 }
 
-// readExitFile returns the exit code in a file, and when it was written.
+// readExitFile returns the exit code in a file, and when it was written. The error wraps fs.ErrNotExist
+// if there is no file, or no code in it.
 func readExitFile(path string) (code int, written time.Time, err error) {
 	content, written, err := readSmallFile(path, maxExitFileBytes)
 	if err != nil {
 		return 0, time.Time{}, err
 	}
-	number, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 32)
+	text := strings.TrimSpace(string(content))
+	if text == withoutCode {
+		return 0, time.Time{}, fs.ErrNotExist
+	}
+	number, err := strconv.ParseInt(text, 10, 32)
 	return int(number), written, err
 }

@@ -112,6 +112,21 @@ func TestBadExitFiles(t *testing.T) {
 	}
 }
 
+// The exit file of a container in a virtual machine has no code. It is neither an exit nor bad data.
+func TestExitFileOfVirtualMachine(t *testing.T) {
+	dir, _, r := crioWithExits(t)
+	w := watchExits(t, r)
+	<-w.connected
+	writeExit(t, filepath.Join(dir, "vm"), "Exited")
+	writeExit(t, filepath.Join(dir, "good"), "1")
+	if got := w.next(t); got.ContainerID != "good" {
+		t.Errorf("%+v", got)
+	}
+	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {
+		t.Errorf("%v bad exits", got)
+	}
+}
+
 // A watch of a folder that goes, or that is not there, ends, and not as one of a runtime without
 // exits.
 func TestExitFilesWithoutFolder(t *testing.T) {

@@ -29,7 +29,9 @@ type Info struct {
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
-	// container may be in cgroups below it.
+	// container may be in cgroups below it. The path is computed from the specification and may not
+	// exist on the host: with kata, and if the kubelet has the systemd driver and containerd has not.
+	// /proc/PID/cgroup has the real one.
 	CgroupPath string
 	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network",
 	// "pid", "mount", "ipc", "uts", "cgroup", "user", "time". A path comes from the specification,

@@ -30,7 +30,7 @@ func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 		return false // the process has ended
 	}
 	if containerID == "" {
-		return true // it is in no container, and stays there
+		return true // its cgroup names no container, and that does not change
 	}
 	pod, found := m.Cache.ByContainerID(containerID)
 	if !found {

@@ -43,7 +43,23 @@ func (a *attributor) lookUp(ctx context.Context, pid string) string {
 			return a.describe(ctx, id, uid)
 		}
 	}
+	// In a cgroup namespace of its own, this program is at the root, and so is its own container.
+	own, _ := os.ReadFile(filepath.Join(a.proc, "self", "cgroup"))
+	outside := strings.Contains(string(cgroups), ":/../")
+	if !outside && (atRoot(string(own)) || atRoot(string(cgroups))) {
+		return "may be in this program's own container"
+	}
 	return "is in no pod"
+}
+
+// atRoot reports whether the lines of a /proc/PID/cgroup are all of a root.
+func atRoot(cgroups string) bool {
+	for line := range strings.Lines(cgroups) {
+		if !strings.HasSuffix(line, ":/\n") {
+			return false
+		}
+	}
+	return cgroups != ""
 }
 
 func (a *attributor) describe(ctx context.Context, id string, uid types.UID) string {
@@ -58,7 +74,8 @@ func (a *attributor) describe(ctx context.Context, id string, uid types.UID) str
 	return fmt.Sprintf("is in %s/%s, %s", pod.Namespace, pod.Name, name)
 }
 
-// podOf returns the pod of a container. If the cache does not have it, the pod is listed once.
+// podOf returns the pod of a container. If the cache does not have it, the pod is listed once, or all
+// pods if the UID is unknown.
 func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *pleg.PodStatus, found bool) {
 	cache, now := a.generator.Cache(), a.generator.Clock().Now()
 	if pod, found = cache.ByContainerID(id); found || a.missed(id, now) {
@@ -66,7 +83,11 @@ func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, _, _ = cache.LookupNewerThan(ctx, uid, now) // whatever it returns: the cache has what there is
+	if uid != "" { // whatever these return: the cache has what there is
+		_, _, _ = cache.LookupNewerThan(ctx, uid, now)
+	} else {
+		_ = a.generator.Relist(ctx)
+	}
 	if pod, found = cache.ByContainerID(id); !found {
 		a.miss(id, now)
 	}

@@ -75,6 +75,31 @@ func TestLookUp(t *testing.T) {
 				step.lists)
 		}
 	}
+
+	// In a cgroup namespace of its own, a program sees its own container and those beside it like this.
+	sidecar, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "sidecar"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	process("6", "/")
+	process("7", "/../../../../system.slice/kubelet.service")
+	process("8", "/../crio-"+sidecar+".scope")
+	process("9", "/init.scope")
+	for _, self := range []string{"", "/"} {
+		if self != "" {
+			process("self", self)
+		}
+		for pid, want := range map[string]string{
+			"6": "may be in this program's own container",
+			"7": "is in no pod",
+			"8": "is in shop/cart-0, sidecar",
+			"9": map[string]string{"": "is in no pod", "/": "may be in this program's own container"}[self],
+		} {
+			if got := a.lookUp(t.Context(), pid); got != want {
+				t.Errorf("own cgroup %q: process %s %s; want %s", self, pid, got, want)
+			}
+		}
+	}
 	if got := a.lookUp(t.Context(), "5"); !strings.Contains(got, "no such file") {
 		t.Error(got)
 	}

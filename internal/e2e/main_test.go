@@ -21,7 +21,7 @@ func init() { testnode.RegisterFlags() }
 
 func TestMain(m *testing.M) {
 	if os.Getenv(watcherVariable) != "" {
-		if err := runWatcher(os.Stdin, os.Stdout); err != nil {
+		if err := contained(func() error { return runWatcher(os.Stdin, os.Stdout) }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

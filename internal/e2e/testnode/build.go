@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -31,6 +32,24 @@ func moduleDir(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("finding the folder of module %s from the working folder: %w", module, err)
 	}
 	return strings.TrimSpace(out), nil
+}
+
+// The machine that programs are built for, unless Prepare says otherwise: its processor, and a static
+// busybox of it, which is looked for if this is empty.
+var (
+	arch        = runtime.GOARCH
+	busyboxPath string
+)
+
+// Prepare returns the folders, below .cache, of a runtime's programs and of the images, for a machine of
+// another processor too. busybox is a static one of that machine. A program that calls it must not Start.
+func Prepare(ctx context.Context, name, goarch, busybox string) (programs, images string, err error) {
+	runtimeName, arch, busyboxPath = name, goarch, busybox
+	r, err := Chosen()
+	if err != nil {
+		return "", "", err
+	}
+	return r.prepare(ctx)
 }
 
 // prepare returns the folder of the runtime's programs and that of the images. Packages of a
@@ -96,7 +115,7 @@ func goBuild(ctx context.Context, dir, into string, packages ...string) error {
 	args := []string{"build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", into + string(filepath.Separator)}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOARCH="+arch)
 	if _, err := output(cmd); err != nil {
 		return fmt.Errorf("building %s: %w", strings.Join(packages, ", "), err)
 	}

@@ -40,13 +40,13 @@ var containerds = []containerd{
 var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "ctr"}
 
 func (c containerd) prepare(ctx context.Context) (string, error) {
-	if err := install(ctx, "runc"); err != nil {
+	if err := Install(ctx, "runc"); err != nil {
 		return "", err
 	}
 	if c.sum == "" {
 		return cached(ctx, "containerd-debian-"+c.version, containerdPrograms, c.unpack)
 	}
-	key := fmt.Sprintf("containerd-%s-%s-%s", c.version, runtime.Version(), runtime.GOARCH)
+	key := fmt.Sprintf("containerd-%s-%s-%s", c.version, runtime.Version(), arch)
 	return cached(ctx, key, containerdPrograms, c.build)
 }
 
@@ -155,6 +155,9 @@ disabled_plugins = [
 [plugins.'{{.CRI}}'.containerd.runtimes.runc.options]
   BinaryName = '{{.Runc}}'
   Root = '{{.Dir}}/state/runc'
+{{- if .Systemd}}
+  SystemdCgroup = true
+{{- end}}
 `))
 
 func (c containerd) configure(dir, _ string) error {
@@ -167,8 +170,9 @@ func (c containerd) configure(dir, _ string) error {
 	}
 	values := struct {
 		Dir, Socket, Pause, CRI, Runc string
-		V1, SocketDir                 bool
-	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3"}
+		V1, SocketDir, Systemd        bool
+	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3",
+		systemdDriver}
 	if values.V1 {
 		values.CRI = "io.containerd.grpc.v1.cri"
 	}

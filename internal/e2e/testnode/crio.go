@@ -23,7 +23,7 @@ const (
 type crio struct{ events bool }
 
 func (crio) prepare(ctx context.Context) (string, error) {
-	if err := install(ctx, "runc", "conmon", "skopeo", "xz"); err != nil {
+	if err := Install(ctx, "runc", "conmon", "skopeo", "xz"); err != nil {
 		return "", err
 	}
 	return cached(ctx, "crio-"+crioVersion+"-"+crioSum[:12], []string{"crio", "pinns"}, unpackCRIO)

@@ -1,6 +1,7 @@
 package testnode
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -13,10 +14,11 @@ import (
 // packages are the distribution's packages that programs come from.
 var packages = map[string]string{
 	"runc": "runc", "conmon": "conmon", "skopeo": "skopeo", "xz": "xz-utils", "busybox": "busybox-static",
+	"qemu-system-x86_64": "qemu-system-x86", "qemu-system-aarch64": "qemu-system-arm",
 }
 
-// install installs what is missing of the distribution's programs.
-func install(ctx context.Context, programs ...string) error {
+// Install installs what is missing of the distribution's programs.
+func Install(ctx context.Context, programs ...string) error {
 	var missing []string
 	for _, p := range programs {
 		_, err := exec.LookPath(p)
@@ -49,7 +51,7 @@ func install(ctx context.Context, programs ...string) error {
 
 // staticBusybox finds a busybox that runs in an otherwise empty image.
 func staticBusybox() (string, error) {
-	path, err := exec.LookPath("busybox")
+	path, err := exec.LookPath(cmp.Or(busyboxPath, "busybox"))
 	if err != nil {
 		return "", fmt.Errorf("looking for busybox: %w", err)
 	}

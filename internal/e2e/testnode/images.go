@@ -27,10 +27,10 @@ var archives = map[string]string{"pause.tar": PauseImage, "busybox.tar": Busybox
 
 // prepareImages returns the folder that has the archives of the images.
 func prepareImages(ctx context.Context) (string, error) {
-	if err := install(ctx, "busybox"); err != nil {
+	if err := Install(ctx, "busybox"); err != nil {
 		return "", err
 	}
-	key := fmt.Sprintf("images-%s-%s", runtime.Version(), runtime.GOARCH)
+	key := fmt.Sprintf("images-%s-%s", runtime.Version(), arch)
 	return cached(ctx, key, slices.Sorted(maps.Keys(archives)), func(ctx context.Context, into string) error {
 		e2e, err := moduleDir(ctx)
 		if err != nil {
@@ -137,7 +137,7 @@ func (img image) write(path string) error {
 		return err
 	}
 	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH,
+		"architecture": arch,
 		"os":           "linux",
 		"config": map[string]any{
 			"Entrypoint": img.entrypoint,

@@ -107,7 +107,7 @@ func (c *Client) runSandboxIn(ctx context.Context, uid types.UID, namespace, nam
 			annotationConfigSource: "api",
 		},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: c.parent + "/" + string(uid),
+			CgroupParent: cgroupOfPod(c.parent, string(uid)),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: in,
 			},

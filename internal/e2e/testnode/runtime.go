@@ -18,11 +18,14 @@ const DefaultRuntime = "containerd-2.4"
 const (
 	runtimeVariable = "PLEG_RUNTIME"
 	crioVariable    = "PLEG_CRIO"
+	driverVariable  = "PLEG_CGROUP_DRIVER" // of containerd: cgroupfs or, where systemd runs, systemd
 )
 
 var (
 	runtimeName = variable(runtimeVariable, DefaultRuntime)
 	crioFolder  = variable(crioVariable, "")
+
+	systemdDriver = variable(driverVariable, "cgroupfs") == "systemd"
 )
 
 func variable(name, otherwise string) string {

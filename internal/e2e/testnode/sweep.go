@@ -156,7 +156,20 @@ func removeShimSockets(dir string) error {
 }
 
 // cgroupParent is the cgroup that the pods of the daemon are in.
-func cgroupParent(dir string) string { return "/" + filepath.Base(dir) }
+func cgroupParent(dir string) string {
+	if systemdDriver { // which takes a dash for a cgroup in another
+		return "/" + strings.ReplaceAll(filepath.Base(dir), "-", "") + ".slice"
+	}
+	return "/" + filepath.Base(dir)
+}
+
+// cgroupOfPod is the cgroup of a pod whose parent that is.
+func cgroupOfPod(parent, uid string) string {
+	if slice, systemd := strings.CutSuffix(parent, ".slice"); systemd {
+		return parent + slice + "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+	}
+	return parent + "/" + uid
+}
 
 // killAll kills the processes that are owned until there are none.
 func killAll(owned func(pid int) bool) error {

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// machines are the commands of qemu and the console of each processor.
+var machines = map[string]struct {
+	command []string
+	console string
+}{
+	"amd64": {[]string{"qemu-system-x86_64", "-M", "q35"}, "ttyS0"},
+	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0"},
+}
+
+// accelerators are the options of qemu for a processor: KVM if it can be had, and else the emulation. A
+// machine may have /dev/kvm and no processor for it; qemu then aborts, or the node does not begin.
+func accelerators(arch string) []string {
+	emulated := []string{"-accel", "tcg,thread=multi"}
+	cpu, _ := os.ReadFile("/proc/cpuinfo")
+	if _, err := os.Stat("/dev/kvm"); err != nil || arch != runtime.GOARCH ||
+		arch == "amd64" && !regexp.MustCompile(`\b(vmx|svm)\b`).Match(cpu) {
+		return emulated
+	}
+	return append([]string{"-accel", "kvm"}, emulated...)
+}
+
+// run boots a node, which runs the tests and switches itself off. What it wrote is in a file below .cache.
+func (c cell) run(ctx context.Context, root string) (*result, error) {
+	r := &result{Date: time.Now().UTC().Format(time.DateOnly), Rounds: c.rounds()}
+	tmp, err := os.MkdirTemp("", "pleg-nodes-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(tmp)
+	kernel, initrd, err := c.image(ctx, root, tmp)
+	if err != nil {
+		return r, fmt.Errorf("making the node: %w", err)
+	}
+	path := filepath.Join(root, ".cache", "nodes", strings.ReplaceAll(c.String(), "/", "-")+".log")
+	log, err := os.Create(path)
+	if err != nil {
+		return r, err
+	}
+	defer log.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("the node has run for %v", *limit))
+	defer cancel()
+	m := machines[c.arch]
+	args := append(append(slices.Clone(m.command[1:]), accelerators(c.arch)...),
+		"-cpu", "max", "-smp", "2", "-m", "5G",
+		"-display", "none", "-monitor", "none", "-nic", "none", "-serial", "stdio", "-no-reboot",
+		"-kernel", kernel, "-initrd", initrd, "-append", strings.Join([]string{
+			"console=" + m.console, "quiet", "panic=-1", "node.runtime=" + c.runtime, "node.tests=" + *tests,
+			"node.rounds=" + strconv.Itoa(r.Rounds), c.arguments}, " "))
+	cmd := exec.CommandContext(ctx, m.command[0], args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	defer runtime.UnlockOSThread()
+	cmd.Stderr = log
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	last := r.read(io.TeeReader(console, log))
+	err = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil:
+		err = r.verdict(c)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w; the console, which is in %s, ends:\n%s", err, path, last)
+	}
+	return r, err
+}
+
+// The lines that a result is made of.
+var (
+	testLine = regexp.MustCompile(`^--- (PASS|FAIL|SKIP): (Test\w+)`)
+	nodeLine = regexp.MustCompile(`^NODE (kernel|exit) (\S+)`)
+	// The version that the runtime reports, and the row of TestExitsWhileTheRuntimeIsAway for all outages.
+	attrLine = regexp.MustCompile(`^=== ATTR +Test\w+ runtime (.*)`)
+	endsLine = regexp.MustCompile(`: \| \S+ \| all \| (\d+ of \d+) \| (.*) \|$`)
+)
+
+// read reads a console to its end, and returns the last lines.
+func (r *result) read(console io.Reader) string {
+	var last []string
+	lines := bufio.NewScanner(console)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := string(bytes.TrimRight(lines.Bytes(), "\r"))
+		r.take(line)
+		if last = append(last, line); len(last) > 2000 {
+			last = slices.Clone(last[1000:])
+		}
+		if testLine.MatchString(line) {
+			fmt.Fprintln(os.Stderr, line)
+		}
+	}
+	_, _ = io.Copy(io.Discard, console) // a line was too long
+	return tail(strings.Join(last, "\n"), 60)
+}
+
+func (r *result) take(line string) {
+	if m := testLine.FindStringSubmatch(line); m != nil {
+		switch m[1] {
+		case "PASS":
+			r.Passed++
+		case "FAIL":
+			r.Failed = append(r.Failed, m[2])
+		case "SKIP":
+			r.Skipped = append(r.Skipped, m[2])
+		}
+	}
+	if m := nodeLine.FindStringSubmatch(line); m != nil {
+		switch m[1] {
+		case "kernel":
+			r.Kernel = m[2]
+		case "exit":
+			r.Exit = m[2]
+		}
+	}
+	if m := attrLine.FindStringSubmatch(line); m != nil {
+		r.Runtime = m[1]
+	}
+	if m := endsLine.FindStringSubmatch(line); m != nil {
+		r.Lost, r.Right = m[1], strings.Split(m[2], " | ")
+	}
+}
+
+// verdict returns what is wrong with a run that has ended by itself.
+func (r *result) verdict(c cell) error {
+	for _, test := range r.Skipped {
+		if reason(c.name, c.runtime, test) == "" {
+			return fmt.Errorf("%s was skipped, and no reason is known", test)
+		}
+	}
+	switch {
+	case r.Exit == "":
+		return fmt.Errorf("the node has ended before its tests")
+	case r.Exit != "0":
+		return fmt.Errorf("the tests ended with %s; failed: %s", r.Exit, strings.Join(r.Failed, ", "))
+	case r.Passed == 0:
+		return fmt.Errorf("no test ran")
+	}
+	return nil
+}
+
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

@@ -1,0 +1,100 @@
+// Command nodes runs the tests of internal/e2e on nodes as people have them: virtual machines with
+// Debian's kernels, cgroup v2 or v1, amd64 or arm64, and one with systemd. It prints a table of nodes and
+// runtimes, and fails for a failed test, and for what was skipped without a reason in its list.
+//
+//	go run ./cmd/nodes [-short] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
+//	go run ./cmd/nodes -draw
+//
+// It needs root, Debian's apt-get, and for CRI-O the folder that PLEG_CRIO names. Without KVM the machines
+// are emulated, which takes ten to twenty times as long: then only what is right is a result, no time is.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/kubepleg/pleg/internal/e2e/measure"
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+var (
+	short  = flag.String("short", "", "a node to run one quick test on, in containerd 2.4, and nothing else")
+	tests  = flag.String("run", ".", "the tests to run, as for go test; without spaces")
+	rounds = flag.Int("rounds", 0, "rounds of the test of exits while the runtime is away; 0: as each cell has them")
+	limit  = flag.Duration("timeout", 3*time.Hour, "how long a node may take with a runtime")
+	file   = flag.String("write", "", "a file of results to add to, such as docs/bench/nodes.json")
+	draw   = flag.Bool("draw", false, "run nothing; write the table of docs/bench/nodes.json into docs/RUNTIMES.md")
+)
+
+func main() {
+	testnode.RegisterFlags()
+	measure.Main(run)
+}
+
+func run(ctx context.Context) error {
+	root, err := testnode.Root(ctx)
+	if err != nil {
+		return err
+	}
+	if *draw {
+		all, err := readResults(filepath.Join(root, resultsFile))
+		if err != nil {
+			return err
+		}
+		return all.draw(filepath.Join(root, document))
+	}
+	if err := testnode.NeedsRoot(); err != nil {
+		return err
+	}
+	cells, err := choose(flag.Args())
+	if *short != "" {
+		*tests = "^TestContainersLiveAndDie$"
+		cells, err = choose([]string{*short + "/" + testnode.DefaultRuntime})
+	}
+	if err != nil {
+		return err
+	}
+	all, err := readResults(*file)
+	if err != nil {
+		return err
+	}
+	if err := testnode.Install(ctx, "qemu-system-x86_64", "qemu-system-aarch64", "xz", "busybox"); err != nil {
+		return err
+	}
+	var failed []error
+	ran := results{}
+	for _, c := range cells {
+		fmt.Fprintf(os.Stderr, "\n=== %s\n", c)
+		if c.runtime == "crio" && flag.Lookup("crio").Value.String() == "" {
+			ran[c.String()] = &result{LeftOut: "no folder with CRI-O's programs is named"}
+			fmt.Fprintln(os.Stderr, "*** CRI-O IS NOT RUN: PLEG_CRIO names no folder with its programs.")
+			continue
+		}
+		r, err := c.run(ctx, root)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", c, err))
+		}
+		ran[c.String()], all[c.String()] = r, r
+		if err := all.keep(*file); err != nil {
+			return err
+		}
+	}
+	fmt.Print("\n", ran.table(cells), "\nNot run:\n")
+	for _, n := range nodes {
+		for _, r := range runtimes {
+			if !slices.Contains(n.runtimes, r) {
+				fmt.Printf("%s: %s\n", cell{n, r}, reason(n.name, r, ""))
+			}
+		}
+	}
+	return errors.Join(failed...)
+}

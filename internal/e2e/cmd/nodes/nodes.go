@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// node is a kind of node.
+type node struct {
+	name, about  string
+	arch, kernel string // Debian's package of the kernel
+	// arguments of the kernel, which guest/boot and guest/run read.
+	arguments string
+	packages  []string // beside those of every node
+	runtimes  []string
+}
+
+// The packages of every node, and those of CRI-O.
+var (
+	basePackages = []string{"busybox-static", "runc", "procps"}
+	crioPackages = []string{"conmon", "skopeo", "xz-utils"}
+)
+
+// runtimes are the columns of the table.
+var runtimes = []string{"containerd-1.6", "containerd-1.7", "containerd-2.0", "containerd-2.2", "containerd-2.4", "crio"}
+
+var nodes = []node{
+	{name: "amd64-6.1", about: "amd64, Linux 6.1, cgroup v2",
+		arch: "amd64", kernel: "linux-image-cloud-amd64", runtimes: runtimes},
+	{name: "amd64-6.12", about: "amd64, Linux 6.12, cgroup v2",
+		arch: "amd64", kernel: "linux-image-6.12-cloud-amd64", runtimes: []string{"containerd-1.7", "containerd-2.4"}},
+	{name: "cgroup-v1", about: "amd64, Linux 6.1, cgroup v1",
+		arch: "amd64", kernel: "linux-image-cloud-amd64", arguments: "node.cgroups=v1",
+		runtimes: []string{"containerd-2.4"}},
+	{name: "systemd", about: "amd64, Linux 6.1, cgroup v2, systemd and its cgroup driver",
+		arch: "amd64", kernel: "linux-image-cloud-amd64", arguments: "node.init=systemd node.driver=systemd",
+		packages: []string{"systemd"}, runtimes: []string{"containerd-2.4"}},
+	{name: "daemonset", about: "amd64, Linux 6.1, cgroup v2, agents as deploy/ runs them",
+		arch: "amd64", kernel: "linux-image-cloud-amd64", arguments: "node.contained=yes",
+		runtimes: []string{"containerd-2.4"}},
+	{name: "arm64-6.1", about: "arm64, Linux 6.1, cgroup v2",
+		arch: "arm64", kernel: "linux-image-cloud-arm64", runtimes: []string{"containerd-2.4"}},
+	{name: "arm64-6.12", about: "arm64, Linux 6.12, cgroup v2",
+		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
+}
+
+// leftOut are the cells, and the tests of cells, that are not run. The patterns are those of path.Match.
+var leftOut = []struct{ node, runtime, test, reason string }{
+	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
+	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
+	{"arm64-*", "crio", "", "its programs are for amd64"},
+	{"arm64-*", "containerd-1.6", "", "it is Debian's, and would run a node for one version only"},
+	{"arm64-*", "containerd-*", "", "an emulated arm64 takes too long for more than one version"},
+	{"amd64-6.12", "*", "", "1.7 and 2.4 show what the kernel changes"},
+	{"cgroup-v1", "*", "", "one shows what cgroups change"},
+	{"systemd", "crio", "", "the tests run CRI-O with the cgroupfs driver only"},
+	{"systemd", "*", "", "one shows what systemd changes"},
+	{"daemonset", "*", "", "one shows what a container changes for an agent"},
+}
+
+// reason returns why a cell, or a test of it, is not run; empty if there is no reason.
+func reason(node, runtime, test string) string {
+	for _, l := range leftOut {
+		if matches(l.node, node) && matches(l.runtime, runtime) && (l.test == test || l.test != "" && matches(l.test, test)) {
+			return l.reason
+		}
+	}
+	return ""
+}
+
+func matches(pattern, name string) bool {
+	is, err := path.Match(pattern, name)
+	return is && err == nil
+}
+
+// cell is a node with a runtime.
+type cell struct {
+	node
+	runtime string
+}
+
+func (c cell) String() string { return c.name + "/" + c.runtime }
+
+// rounds returns how many rounds the test of exits while the runtime is away has.
+func (c cell) rounds() int {
+	switch {
+	case *rounds > 0:
+		return *rounds
+	case c.name == "amd64-6.1" && (c.runtime == "containerd-1.7" || c.runtime == "containerd-2.4"):
+		return 10 // what most people have, and the newest
+	}
+	return 2
+}
+
+// allCells returns the cells that are run.
+func allCells() (all []cell) {
+	for _, n := range nodes {
+		for _, r := range n.runtimes {
+			all = append(all, cell{n, r})
+		}
+	}
+	return all
+}
+
+// choose returns the cells that are named by a node, or by a node and a runtime; all if none are.
+func choose(names []string) (chosen []cell, err error) {
+	all := allCells()
+	if len(names) == 0 {
+		return all, nil
+	}
+	for _, name := range names {
+		before := len(chosen)
+		for _, c := range all {
+			if name == c.name || name == c.String() {
+				chosen = append(chosen, c)
+			}
+		}
+		if len(chosen) == before {
+			var known []string
+			for _, c := range all {
+				known = append(known, c.String())
+			}
+			return nil, fmt.Errorf("there is no node %q; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return slices.Clip(chosen), nil
+}

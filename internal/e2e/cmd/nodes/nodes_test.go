@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// Every cell of the table is run, or there is a reason. No reason is of a cell that is run.
+func TestCellsHaveReasons(t *testing.T) {
+	runs := map[string]bool{}
+	for _, c := range allCells() {
+		runs[c.String()] = true
+	}
+	for _, n := range nodes {
+		for _, r := range runtimes {
+			c := cell{n, r}
+			if why := reason(c.name, c.runtime, ""); why == "" && !runs[c.String()] {
+				t.Errorf("%s is not run, without a reason", c)
+			}
+		}
+	}
+}
+
+// The table of the document is that of the results.
+func TestDocumentHasTheResults(t *testing.T) {
+	root, err := testnode.Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := readResults(filepath.Join(root, resultsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), beginning+all.table(allCells())+end) {
+		t.Errorf("%s has another table than %s: go run ./cmd/nodes -draw", document, resultsFile)
+	}
+}
+
+// A console with the noise of a kernel and of a terminal gives a result, and what was skipped needs a reason.
+func TestConsole(t *testing.T) {
+	for name, test := range map[string]struct{ console, runtime, want string }{
+		"passes": {"NODE kernel 6.1.0-56\r\n--- PASS: TestA (0.1s)\r\n    --- PASS: TestA/x (0.1s)\r\nNODE exit 0\r\n", "crio", ""},
+		"fails": {"--- PASS: TestA (0.1s)\n--- FAIL: TestB (0.1s)\nNODE exit 1\n", "crio",
+			"the tests ended with 1; failed: TestB"},
+		"skips, with a reason": {"--- PASS: TestA (0.1s)\n--- SKIP: TestRunbookOfBlockedLists (0.1s)\nNODE exit 0\n", "crio", ""},
+		"skips, without": {"--- PASS: TestA (0.1s)\n--- SKIP: TestRunbookOfBlockedLists (0.1s)\nNODE exit 0\n", "containerd-2.4",
+			"TestRunbookOfBlockedLists was skipped, and no reason is known"},
+		"ends early": {"--- PASS: TestA (0.1s)\nKernel panic\n", "crio", "the node has ended before its tests"},
+		"runs none":  {"NODE exit 0\n", "crio", "no test ran"},
+	} {
+		r := &result{}
+		r.read(strings.NewReader(test.console))
+		got := ""
+		if err := r.verdict(cell{nodes[0], test.runtime}); err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+	r := &result{}
+	r.take("    away_test.go:1: | containerd-1.7 | all | 15 of 27 | all 17 of 27 | none 12 of 27 |")
+	if r.Lost != "15 of 27" || len(r.Right) != 2 || r.Right[0] != "all 17 of 27" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An archive has what busybox's cpio unpacks: the first file of each path, with the folders above it.
+func TestArchive(t *testing.T) {
+	dir := t.TempDir()
+	var b strings.Builder
+	a := &archive{w: &b, has: map[string]bool{}}
+	a.add("a/b/file", 0o640|unix.S_IFREG, []byte("content"))
+	a.add("a/b/file", 0o640|unix.S_IFREG, []byte("later"))
+	a.add("a/link", 0o777|unix.S_IFLNK, []byte("b/file"))
+	if err := a.end(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "busybox", "cpio", "-i")
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(b.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "a", "link"))
+	if err != nil || string(content) != "content" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "a", "b", "file")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", info, err)
+	}
+}

@@ -1,0 +1,126 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubepleg/pleg/internal/e2e/testnode"
+)
+
+// containedVariable, with the value yes, has the generators of TestExitsWhileTheRuntimeIsAway run as the
+// DaemonSet of deploy/ has its agents run: in a cgroup of a pod, with a cgroup namespace of their own, with
+// the runtime's directory as the only mount, read-only, and without capabilities.
+const containedVariable = "PLEG_E2E_CONTAINED"
+
+// contained runs a generator, in a container if that was asked for.
+func contained(run func() error) error {
+	state, err := stateFolder()
+	switch value := os.Getenv(containedVariable); {
+	case err != nil:
+		return err
+	case value == "yes" && state != "":
+		return container(state)
+	case value == "inside":
+		if err := enter(state); err != nil {
+			return err
+		}
+	}
+	return run()
+}
+
+// stateFolder returns the folder of the runtime's socket. It is empty if the socket is a link, beside which a
+// generator is to find nothing.
+func stateFolder() (string, error) {
+	var config watcherConfig
+	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
+		return "", err
+	}
+	socket := strings.TrimPrefix(config.Endpoint, "unix://")
+	if _, err := os.Readlink(socket); err == nil {
+		return "", nil
+	}
+	return filepath.Dir(socket), nil
+}
+
+// mountsFor are the folders that a node has below the directory of its runtime.
+func mountsFor(state string) []string {
+	return []string{state, filepath.Join(filepath.Dir(state), "s"), "/run/containerd"} // the last two have sockets of shims
+}
+
+// container runs this program again, in namespaces and a cgroup of its own.
+func container(state string) error {
+	id := strings.ReplaceAll(string(testnode.NewUID()+testnode.NewUID()), "-", "")
+	cgroup := filepath.Join("/sys/fs/cgroup/kubepods/burstable/pod"+string(testnode.NewUID()), id)
+	err := os.MkdirAll(cgroup, 0o755)
+	if err == nil {
+		// The first process of a PID namespace is 1 here, and 0 is itself wherever it is.
+		err = os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0o600)
+	}
+	for _, dir := range mountsFor(state) {
+		err = errors.Join(err, os.MkdirAll(dir, 0o711))
+	}
+	if err != nil {
+		return fmt.Errorf("preparing the container of an agent: %w", err)
+	}
+	cmd := osexec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), containedVariable+"=inside")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP}
+	return cmd.Run()
+}
+
+// enter leaves this process with what a container has.
+func enter(state string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	root, err := os.MkdirTemp("", "agent-")
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mounting a root: %w", err)
+	}
+	for _, dir := range mountsFor(state) {
+		target := filepath.Join(root, dir)
+		err = errors.Join(err, os.MkdirAll(target, 0o755),
+			unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""),
+			unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}
+	proc := filepath.Join(root, "proc")
+	err = errors.Join(err, os.Mkdir(proc, 0o755), unix.Mount("proc", proc, "proc", 0, ""),
+		unix.Chroot(root), os.Chdir("/"))
+	if err != nil {
+		return fmt.Errorf("mounting what an agent has: %w", err)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil || string(own) != "0::/\n" {
+		return fmt.Errorf("the agent is not at the root of a cgroup namespace but in %q: %w", own, err)
+	}
+	return dropCapabilities()
+}
+
+// dropCapabilities drops them for all threads.
+func dropCapabilities() error {
+	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errno != 0 && errno != unix.EINVAL { // the kernel does not have it
+			return fmt.Errorf("dropping capability %d: %w", c, errno)
+		}
+	}
+	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&none)), 0); errno != 0 {
+		return fmt.Errorf("dropping capabilities: %w", errno)
+	}
+	return nil
+}
