@@ -72,7 +72,6 @@ type ending struct {
 	code            int
 	reason, message string
 	at              time.Time // zero if unknown
-	noticed         bool      // true if at is only when this process noticed the end
 }
 
 // What containerd's status has of a container that ended while containerd was away.
@@ -81,12 +80,11 @@ const (
 	unknownReason = "Unknown"
 )
 
-// keepExit keeps a reported exit of a container, unless its end is known already. Only the time of a
-// pidfd gives way to another's.
-func (h *held) keepExit(by witness, e pleg.ContainerExit) {
+// keepExit keeps a reported exit of a container, unless its end is known already.
+func (h *held) keepExit(e pleg.ContainerExit) {
 	h.keep(e.ContainerID, func(k *kept) {
-		if k.ended == nil || k.ended.noticed && k.ended.code == e.ExitCode {
-			k.ended = &ending{code: e.ExitCode, reason: exitReason(e.ExitCode), at: e.FinishedAt, noticed: by == processes}
+		if k.ended == nil {
+			k.ended = &ending{code: e.ExitCode, reason: exitReason(e.ExitCode), at: e.FinishedAt}
 		}
 	})
 }

@@ -66,9 +66,7 @@ type item struct {
 
 // kept is what is kept of a container beside the list.
 type kept struct {
-	pid   int  // of the first process, as the runtime sees it; 0 if unknown
-	asked bool // true if a verbose status was asked for it
-	ended *ending
+	ended *ending // as it was seen first; nil if it was not
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -122,31 +120,6 @@ func newHeld() *held {
 		h.items[k] = map[string]*item{}
 	}
 	return h
-}
-
-// runningContainer is a container that a list shows running.
-type runningContainer struct {
-	id  string
-	pid int // 0 if unknown
-}
-
-// running returns the containers that the last full list shows running, and the number of its pass.
-func (h *held) running() (list []runningContainer, pass uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for id, it := range h.items[containers] {
-		if it.container.State == pleg.ContainerStateRunning {
-			list = append(list, runningContainer{id, it.kept.pid})
-		}
-	}
-	return list, h.committed
-}
-
-// begun returns the number of the pass that began last.
-func (h *held) begun() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.number
 }
 
 // podOf returns the pod of a container or sandbox of the last list; empty if it showed none.

@@ -100,8 +100,8 @@ type tally struct {
 	late measure.Samples
 }
 
-// lateTime is how much later than the container has gone an end after the outage may be stamped. A pidfd has no
-// time, and a shim stamps when it comes to it: on a busy machine, up to a second late.
+// lateTime is how much later than the container has gone an end after the outage may be stamped. A shim stamps when
+// it comes to it: on a busy machine, up to a second late.
 const lateTime = 10 * time.Second
 
 // judge returns what is wrong with the reports of an end, empty if nothing is, when the first came, and the latest
@@ -144,20 +144,16 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 	return "", first, end
 }
 
-// Containers end before, during and after an outage of the runtime. Where there is a witness that needs no
-// runtime, each end is reported once, with its code and time, and it stays so, also where the runtime
-// shows 255 "Unknown" afterwards.
+// Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
+// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the node.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
-	pidfds := pidfdsHaveExits(t)
 	watchers := []*tally{
-		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, true),
-			required: pidfds || r.ExitJSON || dir != ""},
-		{watcher: n.startWatcher("without hostPID", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, false),
-			required: r.ExitJSON || dir != ""},
-		{watcher: n.startWatcher("without files", watcherConfig{Endpoint: n.elsewhere()}, true), required: pidfds},
-		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true}, true)},
+		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("by a link", watcherConfig{Endpoint: n.link(), ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("the runtime's own", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutState: true})},
+		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true})},
 	}
 	for _, w := range watchers {
 		w.watcher.ask("")
@@ -288,19 +284,4 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	n.must(n.client.StopPod(n.ctx, pod))
 	n.must(n.client.RemovePod(n.ctx, pod))
 	return lost, total
-}
-
-// pidfdsHaveExits reports whether the kernel keeps exit codes in pidfds, as Linux 6.15 and later do.
-func pidfdsHaveExits(t *testing.T) bool {
-	t.Helper()
-	var uname unix.Utsname
-	if err := unix.Uname(&uname); err != nil {
-		t.Fatal(err)
-	}
-	var major, minor int
-	release := unix.ByteSliceToString(uname.Release[:])
-	if _, err := fmt.Sscanf(strings.TrimSpace(release), "%d.%d", &major, &minor); err != nil {
-		t.Fatal(release, err)
-	}
-	return major > 6 || major == 6 && minor >= 15
 }

@@ -29,6 +29,7 @@ const watcherVariable = "PLEG_E2E_WATCHER"
 type watcherConfig struct {
 	Endpoint, ExitsDir string
 	WithoutExits       bool
+	WithoutState       bool // true if no shim is asked
 }
 
 // line is a line that such a process writes: an event, a status of its cache, or the answer to a question.
@@ -55,7 +56,10 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	if config.WithoutExits {
 		opts = append(opts, cri.WithoutExitEvents())
 	}
-	runtime, err := cri.Connect(ctx, config.Endpoint, opts...)
+	if config.WithoutState {
+		opts = append(opts, cri.WithStateDir(""))
+	}
+	runtime, err := cri.Dial(config.Endpoint, opts...)
 	if err != nil {
 		return err
 	}
@@ -114,18 +118,15 @@ type awayWatcher struct {
 	answers map[string]*pleg.Status // guarded by mu
 }
 
-// startWatcher starts a generator. Without hostPID it has PIDs of its own.
-func (n *node) startWatcher(name string, config watcherConfig, hostPID bool) *awayWatcher {
+// startWatcher starts a generator in a process with a PID namespace of its own.
+func (n *node) startWatcher(name string, config watcherConfig) *awayWatcher {
 	n.t.Helper()
 	value, err := json.Marshal(config)
 	n.must(err)
 	cmd := osexec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), watcherVariable+"="+string(value))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if !hostPID {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWPID}
 	in, err := cmd.StdinPipe()
 	n.must(err)
 	out, err := cmd.StdoutPipe()
@@ -198,8 +199,8 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// elsewhere returns the runtime's endpoint by a link, beside which there are no bundles.
-func (n *node) elsewhere() string {
+// link returns the runtime's endpoint by a link, beside which there are no bundles.
+func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")
 	n.must(os.Symlink(n.daemon.Socket(), link))

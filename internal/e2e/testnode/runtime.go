@@ -69,9 +69,6 @@ type Runtime struct {
 	// LateExits tells that it shows an exit only when runc has deleted the container.
 	LateExits bool
 
-	// ExitJSON is true if its shim writes exit.json into the bundle of a container that has ended.
-	ExitJSON bool
-
 	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
 	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
 	EarlyBy time.Duration
@@ -112,7 +109,6 @@ func Runtimes() []Runtime {
 			LosesExits:     c.version < "1.7",
 			LocksStatuses:  true,
 			LateExits:      true,
-			ExitJSON:       c.version >= "2.4",
 			GivesUp:        strings.HasPrefix(c.version, "1.7."),
 			family:         c,
 		})
