@@ -106,7 +106,7 @@ func (w *exitWatch) run(ctx context.Context) error {
 			w.shims.setStream(streamUp)
 			w.connect()
 		}, w.report)
-		if _, none := w.runtime.bundles(); ctx.Err() != nil || none != nil {
+		if dir, _ := w.runtime.bundles(); ctx.Err() != nil || dir == "" {
 			return err
 		}
 		w.shims.setStream(streamDown)

@@ -70,11 +70,9 @@ var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}
 
 // The errors of shims, beside those of their connections.
 var (
-	errNotContainerd = errors.New("the runtime is not containerd")
-	errNoBundles     = errors.New("WithStateDir is empty")
-	errSilentShim    = errors.New("the shim does not answer")
-	errTooManyShims  = errors.New("connections to shims already take half of the open files that this process may have")
-	errUnasked       = errors.New("the shim has answered a call that was not made")
+	errSilentShim   = errors.New("the shim does not answer")
+	errTooManyShims = errors.New("connections to shims already take half of the open files that this process may have")
+	errUnasked      = errors.New("the shim has answered a call that was not made")
 )
 
 // shimWatch asks the shims for exits, for one WatchContainerExits.
@@ -200,8 +198,8 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 		s.hangUp()
 		return 0
 	}
-	dir, err := s.runtime.bundles()
-	if err != nil {
+	dir, _ := s.runtime.bundles()
+	if dir == "" {
 		return shimPeriod
 	}
 	s.connect()
@@ -430,11 +428,8 @@ func (s *shimWatch) hangUp() {
 
 // state returns whether the shims can be asked, and why not or which cannot.
 func (s *shimWatch) state() witnessState {
-	if _, err := s.runtime.bundles(); err != nil {
-		if errors.Is(err, errNotContainerd) || errors.Is(err, errNoBundles) {
-			err = nil
-		}
-		return witnessState{false, err}
+	if dir, why := s.runtime.bundles(); dir == "" {
+		return witnessState{false, why}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -481,27 +476,23 @@ func readBootstrap(bundle string) (bootstrap, error) {
 	return of, err
 }
 
-// bundles returns the directory with the bundles of containerd's containers.
-func (r *Runtime) bundles() (string, error) {
+// bundles returns the directory with the bundles of containerd's containers, or else why there is none; neither of
+// another runtime, or without a state directory.
+func (r *Runtime) bundles() (path string, why error) {
 	if v := r.version.Load(); v != nil && v.name != "containerd" {
-		return "", errNotContainerd
+		return "", nil
 	}
-	states := []string{r.opts.stateDir}
-	if !r.opts.stateDirGiven {
-		path := r.dialer.path.Load()
-		if path == nil {
-			return "", errors.New("the runtime's socket is not known yet")
-		}
-		socket := r.opts.followed(*path)
+	var states []string
+	if r.opts.stateDir != "" {
+		states = []string{r.opts.stateDir}
+	} else if socket := r.dialer.path.Load(); socket != nil && !r.opts.stateDirGiven {
+		at := r.opts.followed(*socket)
 		// The second is where k0s and MicroK8s have it.
-		states = []string{filepath.Dir(socket), strings.TrimSuffix(socket, ".sock")}
+		states = []string{filepath.Dir(at), strings.TrimSuffix(at, ".sock")}
 		if found := r.stateDir.Load(); found != nil {
 			states = append(states, *found)
 		}
-	} else if r.opts.stateDir == "" {
-		return "", errNoBundles
 	}
-	var first error
 	for _, state := range states {
 		path := filepath.Join(state, bundlesDir)
 		dir, err := os.Open(path)
@@ -511,11 +502,11 @@ func (r *Runtime) bundles() (string, error) {
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // it may be there, and is tried again
 			return path, nil
 		}
-		if first == nil || errors.Is(first, fs.ErrNotExist) && !errors.Is(err, fs.ErrNotExist) {
-			first = err
+		if why == nil || errors.Is(why, fs.ErrNotExist) && !errors.Is(err, fs.ErrNotExist) {
+			why = err
 		}
 	}
-	return "", first
+	return "", why
 }
 
 // followed returns where a path leads if it is a link, also if nothing is there: containerd removes its socket
@@ -551,7 +542,7 @@ func (o *options) onHost(path string) string {
 
 // findStateDir asks containerd for its state directory, unless the bundles have been found already.
 func (r *Runtime) findStateDir(ctx context.Context) {
-	if _, err := r.bundles(); err == nil || r.opts.stateDirGiven {
+	if dir, _ := r.bundles(); dir != "" || r.opts.stateDirGiven {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, awayAfter)

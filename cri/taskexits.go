@@ -102,8 +102,8 @@ func (r *Runtime) isOwnExit(event *taskEvent) bool {
 		return event.exit.ExitCode != unknownCode
 	}
 	id := event.exit.ContainerID
-	dir, err := r.bundles()
-	if err != nil || !filepath.IsLocal(id) || filepath.Base(id) != id {
+	dir, _ := r.bundles()
+	if dir == "" || !filepath.IsLocal(id) || filepath.Base(id) != id {
 		return true
 	}
 	content, _, err := readSmallFile(filepath.Join(dir, id, "init.pid"), maxBundleFileBytes)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -186,27 +187,24 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	t.Logf("| %s |", strings.Join(cells, " | "))
 }
 
-// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
-func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
+// runMortals runs containers of a pod, three in each round of each phase.
+func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	n.t.Helper()
-	pod := n.runPod("away")
-	phases := make([][]*mortal, 3)
-	var all []*mortal
-	for i := range 9 * rounds {
-		m := &mortal{code: []int{0, 42, 137}[i%3], signal: unix.SIGUSR1}
-		if m.code == 137 {
-			m.signal = unix.SIGKILL
-		}
-		phases[i/3%3] = append(phases[i/3%3], m)
-		all = append(all, m)
-	}
+	all := make([][]*mortal, phases)
 	var joined sync.WaitGroup
-	for part := range 3 {
+	for phase := range all {
+		for i := range 3 * rounds {
+			m := &mortal{code: []int{0, 42, 137}[i%3], signal: unix.SIGUSR1}
+			if m.code == 137 {
+				m.signal = unix.SIGKILL
+			}
+			all[phase] = append(all[phase], m)
+		}
 		joined.Go(func() {
-			for i, m := range phases[part] {
+			for i, m := range all[phase] {
 				var err error
 				m.id, err = n.client.Run(n.ctx, pod,
-					testnode.Container{Name: fmt.Sprintf("c%d-%d", part, i), Command: testnode.ExitOnSignal(m.code)})
+					testnode.Container{Name: fmt.Sprintf("c%d-%d", phase, i), Command: testnode.ExitOnSignal(m.code)})
 				if err == nil {
 					m.pid, err = n.client.Pid(n.ctx, m.id)
 				}
@@ -221,6 +219,15 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	if n.t.Failed() {
 		n.t.FailNow()
 	}
+	return all
+}
+
+// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
+func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
+	n.t.Helper()
+	pod := n.runPod("away")
+	phases := n.runMortals(pod, 3, rounds)
+	all := slices.Concat(phases...)
 	n.eventually("the starts", func() string {
 		for _, w := range watchers {
 			for _, m := range all {
@@ -244,10 +251,11 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	latest := time.Now()
 	n.must(o.end(n))
 	n.endAll(phases[2], 100*time.Millisecond)
-	for i, m := range all {
-		if m.latest = latest; i/3%3 == 2 {
-			m.latest = m.gone.Add(lateTime)
-		}
+	for _, m := range all {
+		m.latest = latest
+	}
+	for _, m := range phases[2] {
+		m.latest = m.gone.Add(lateTime)
 	}
 	for _, m := range all { // a runtime that has just started may be slow
 		n.awaitExit(m.id)
@@ -257,6 +265,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 		w.watcher.ask(pod.UID)
 	}
 	for i, m := range all {
+		phase := i / len(phases[0])
 		if m.byRuntime {
 			n.t.Logf("%s: the runtime has ended %.12s", o.name, m.id)
 			continue
@@ -265,7 +274,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 		shown, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: m.id})
 		n.must(err)
 		if int(shown.Status.ExitCode) != m.code {
-			lost[i/3%3]++
+			lost[phase]++
 		}
 		for _, w := range watchers {
 			wrong, first, end := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
@@ -277,7 +286,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 				w.late = append(w.late, max(0, end.Sub(m.gone)))
 			} else if w.required {
 				n.t.Errorf("%s, %s: %.12s, which ended %s the outage: %s", o.name, w.watcher.name, m.id,
-					[]string{"before", "during", "after"}[i/3%3], wrong)
+					[]string{"before", "during", "after"}[phase], wrong)
 			}
 		}
 	}

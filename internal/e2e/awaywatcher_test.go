@@ -67,11 +67,6 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	events := generator.Subscribe(ctx, pleg.WithCapacity(10000))
-	generator.Start(ctx)
-	defer generator.Stop()
-	if err := generator.WaitForSync(ctx); err != nil {
-		return err
-	}
 	var mu sync.Mutex
 	encoder := json.NewEncoder(out)
 	write := func(l line) {
@@ -86,6 +81,8 @@ func runWatcher(in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
+	generator.Start(ctx)
+	defer generator.Stop()
 	questions := bufio.NewScanner(in)
 	for questions.Scan() {
 		if err := generator.Relist(ctx); err != nil {
@@ -112,6 +109,7 @@ type awayWatcher struct {
 	pid  int
 	in   io.WriteCloser
 	done chan string // the ends of answers
+	stop func()      // ends it
 
 	mu      sync.Mutex
 	events  map[string][]line       // by container; guarded by mu
@@ -135,13 +133,14 @@ func (n *node) startWatcher(name string, config watcherConfig) *awayWatcher {
 	w := &awayWatcher{t: n.t, name: name, pid: cmd.Process.Pid, in: in, done: make(chan string, 1),
 		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
 	var joined sync.WaitGroup
-	n.t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		in.Close() // it ends then
 		joined.Wait()
 		if err := cmd.Wait(); err != nil {
 			n.t.Errorf("%s: %v", name, err)
 		}
 	})
+	n.t.Cleanup(w.stop)
 	joined.Go(func() {
 		defer close(w.done)
 		for lines := json.NewDecoder(out); ; {

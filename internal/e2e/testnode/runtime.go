@@ -136,11 +136,13 @@ func Names() []string {
 }
 
 // Chosen returns the runtime that Start starts.
-func Chosen() (Runtime, error) {
+func Chosen() (Runtime, error) { return named(runtimeName) }
+
+func named(name string) (Runtime, error) {
 	all := Runtimes()
-	i := slices.IndexFunc(all, func(r Runtime) bool { return r.Name == runtimeName })
+	i := slices.IndexFunc(all, func(r Runtime) bool { return r.Name == name })
 	if i < 0 {
-		return Runtime{}, fmt.Errorf("there is no runtime %q; there are %s", runtimeName, strings.Join(Names(), ", "))
+		return Runtime{}, fmt.Errorf("there is no runtime %q; there are %s", name, strings.Join(Names(), ", "))
 	}
 	return all[i], nil
 }
