@@ -205,12 +205,13 @@ type exitWatches struct {
 type witnessState struct {
 	active bool
 	why    error
+	asked  int // the containers whose exits the shims are asked for
 }
 
 func (e *exitWatches) note(by witness, active bool, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.states[by] = witnessState{active, why}
+	e.states[by] = witnessState{active: active, why: why}
 }
 
 // pause returns after a delay, when the runtime has recovered or when ctx ends.
@@ -305,6 +306,9 @@ func (e *exitWatches) describe() string {
 		state := e.state(by)
 		if state.active {
 			active = append(active, witnessNames[by])
+		}
+		if state.asked > 0 {
+			active[len(active)-1] += fmt.Sprintf(" (for %d containers)", state.asked)
 		}
 		if state.why != nil {
 			refused = append(refused, fmt.Sprintf("no %s: %s", witnessNames[by], cutText(state.why.Error())))

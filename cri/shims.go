@@ -429,25 +429,27 @@ func (s *shimWatch) hangUp() {
 // state returns whether the shims can be asked, and why not or which cannot.
 func (s *shimWatch) state() witnessState {
 	if dir, why := s.runtime.bundles(); dir == "" {
-		return witnessState{false, why}
+		return witnessState{why: why}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var why error
-	failing := 0
+	state, failing := witnessState{active: true}, 0
 	for _, t := range s.tasks {
 		err := t.err
-		if t.shim != nil && t.shim.silent {
-			err = errSilentShim
+		if t.shim != nil {
+			state.asked++
+			if t.shim.silent {
+				err = errSilentShim
+			}
 		}
 		if err != nil {
-			failing, why = failing+1, err
+			failing, state.why = failing+1, err
 		}
 	}
 	if failing > 0 {
-		why = fmt.Errorf("%d of %d containers: %w", failing, len(s.tasks), why)
+		state.why = fmt.Errorf("%d of %d containers: %w", failing, len(s.tasks), state.why)
 	}
-	return witnessState{true, why}
+	return state
 }
 
 // bootstrap says how a shim is reached. It is the JSON of bootstrap.json.

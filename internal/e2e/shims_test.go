@@ -77,8 +77,9 @@ func TestShimsKeepNothing(t *testing.T) {
 	mortals := n.runMortals(pod, 1, 1)[0]
 	pid := n.shimOf(pod)
 	n.must(n.daemon.Kill())
+	time.Sleep(time.Second) // its connections are closed
 	files, memory := n.filesOf(pid), n.memoryOf(pid)
-	agent := func(until func(exits chan pleg.ContainerExit)) {
+	agent := func(until func(r *cri.Runtime, exits chan pleg.ContainerExit)) {
 		r, err := cri.Dial(n.daemon.Endpoint(), cri.WithLogger(logr.Discard()))
 		n.must(err)
 		defer r.Close()
@@ -87,15 +88,15 @@ func TestShimsKeepNothing(t *testing.T) {
 		go func() {
 			done <- r.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) { exits <- e })
 		}()
-		until(exits)
+		until(r, exits)
 		cancel()
 		<-done
 	}
 	for range *shimAgents {
-		agent(func(chan pleg.ContainerExit) {
-			n.eventually("the connection", func() string {
-				if got := n.filesOf(pid); got <= files {
-					return fmt.Sprint(got, " files")
+		agent(func(r *cri.Runtime, _ chan pleg.ContainerExit) {
+			n.eventually("the calls", func() string {
+				if text := r.DescribeRuntime(); !strings.Contains(text, fmt.Sprintf("shim (for %d containers)", len(mortals)+1)) {
+					return text
 				}
 				return ""
 			})
@@ -111,7 +112,7 @@ func TestShimsKeepNothing(t *testing.T) {
 		*shimAgents, len(mortals)+1, n.filesOf(pid), n.memoryOf(pid), memory)
 	n.endAll(mortals, time.Millisecond)
 	codes := map[string]int{}
-	agent(func(exits chan pleg.ContainerExit) {
+	agent(func(_ *cri.Runtime, exits chan pleg.ContainerExit) {
 		for range mortals {
 			select {
 			case e := <-exits:
@@ -202,16 +203,15 @@ func TestFrozenAndKilledShims(t *testing.T) {
 // A pod is removed, and its shim ends, as quickly with an agent that is connected to it as without.
 func TestRemovalOfAPodWhoseShimIsAsked(t *testing.T) {
 	n := bareContainerd(t)
-	removal := func(i int, asked bool) (took time.Duration) {
+	removal := func(i int, told *toldExits) (took time.Duration) {
 		pod := n.runPod(fmt.Sprint("removed", i))
 		n.run(pod, testnode.Container{Name: "app", Command: testnode.ExitOnSignal(0)})
 		pid := n.shimOf(pod)
-		files := n.filesOf(pid)
-		if asked {
+		if told != nil {
 			n.must(n.daemon.Kill())
-			n.eventually("the connection", func() string {
-				if got := n.filesOf(pid); got <= files-1 { // containerd's is closed
-					return fmt.Sprint(got, " files")
+			n.eventually("the calls", func() string {
+				if text := told.witnesses(); !strings.Contains(text, "shim (for 2 containers)") {
+					return text
 				}
 				return ""
 			})
@@ -225,11 +225,11 @@ func TestRemovalOfAPodWhoseShimIsAsked(t *testing.T) {
 	}
 	var with, without []time.Duration
 	for i := range 3 {
-		without = append(without, removal(i, false))
+		without = append(without, removal(i, nil))
 	}
-	n.watchExits(false) // it makes no lists, and so stays connected for a minute
+	told := n.watchExits(false) // it makes no lists, and so stays connected for a minute
 	for i := range 3 {
-		with = append(with, removal(i+3, true))
+		with = append(with, removal(i+3, told))
 	}
 	t.Logf("removal with calls to the shim %v, without %v", with, without)
 	for _, took := range with {
