@@ -146,13 +146,18 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 }
 
 // Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
-// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the node.
+// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the node, and have
+// the capability of the DaemonSet alone.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
+	proxy, err := n.daemon.StartProxy() // beside which there are no bundles
+	n.must(err)
+	t.Cleanup(func() { n.must(proxy.Close()) })
 	watchers := []*tally{
 		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}), required: true},
 		{watcher: n.startWatcher("by a link", watcherConfig{Endpoint: n.link(), ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("by its status", watcherConfig{Endpoint: proxy.Endpoint, ExitsDir: dir}), required: true},
 		{watcher: n.startWatcher("the runtime's own", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutState: true})},
 		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true})},
 	}

@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -48,6 +50,9 @@ type line struct {
 func runWatcher(in io.Reader, out io.Writer) error {
 	var config watcherConfig
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
+		return err
+	}
+	if err := keepCapability(unix.CAP_DAC_OVERRIDE); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -100,6 +105,18 @@ func runWatcher(in io.Reader, out io.Writer) error {
 		write(line{Done: true, Witnesses: runtime.DescribeRuntime()})
 	}
 	return questions.Err()
+}
+
+// keepCapability drops all capabilities of this process but one, which is among the first 32.
+func keepCapability(one int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{Effective: 1 << one, Permitted: 1 << one}}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&data)), 0)
+	if errno != 0 {
+		return os.NewSyscallError("capset", errno)
+	}
+	return nil
 }
 
 // awayWatcher is a generator in a process of its own.
