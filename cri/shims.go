@@ -419,7 +419,7 @@ func (s *shimWatch) hangUp() {
 	}
 	clear(s.shims)
 	for id, t := range s.tasks {
-		if t.shim = nil; !t.ended {
+		if t.shim, t.err = nil, nil; !t.ended {
 			delete(s.tasks, id)
 		}
 	}

@@ -146,8 +146,8 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 }
 
 // Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
-// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the node, and have
-// the capability of the DaemonSet alone.
+// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the
+// node, and have the capability of the DaemonSet alone.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
