@@ -64,7 +64,9 @@ type EventSource interface {
 // exit of a sandbox, the generator only lists its pod.
 type ExitSource interface {
 	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It
-	// does not report exits from before it called connected.
+	// may report exits from before it called connected. For a container that the first list shows
+	// exited, such a report only fills an unknown end: there is no ContainerDied, and the first
+	// event stays Initial.
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 

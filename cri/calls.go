@@ -28,6 +28,7 @@ const (
 	rpcStreamContainers
 	rpcPodSandboxStatus
 	rpcContainerStatus
+	rpcStatus // of containerd, if its bundles are not found otherwise
 	rpcGetContainerEvents
 	rpcSubscribe // of containerd, not CRI; without WithoutExitEvents
 	rpcCount
@@ -44,6 +45,7 @@ var rpcs = [rpcCount]struct{ method, operation string }{
 	rpcStreamContainers:   {"/runtime.v1.RuntimeService/StreamContainers", "list_containers"},
 	rpcPodSandboxStatus:   {"/runtime.v1.RuntimeService/PodSandboxStatus", "podsandbox_status"},
 	rpcContainerStatus:    {"/runtime.v1.RuntimeService/ContainerStatus", "container_status"},
+	rpcStatus:             {"/runtime.v1.RuntimeService/Status", "status"},
 	rpcGetContainerEvents: {"/runtime.v1.RuntimeService/GetContainerEvents", "get_container_events"},
 	rpcSubscribe:          {"/containerd.services.events.v1.Events/Subscribe", "subscribe_events"},
 }

@@ -51,6 +51,11 @@ func (c client) containerStatus(ctx context.Context, req *runtimeapi.ContainerSt
 	return invoke[runtimeapi.ContainerStatusResponse](ctx, c, rpcContainerStatus, req, opts...)
 }
 
+func (c client) status(ctx context.Context, req *runtimeapi.StatusRequest,
+	opts ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+	return invoke[runtimeapi.StatusResponse](ctx, c, rpcStatus, req, opts...)
+}
+
 func (c client) getContainerEvents(ctx context.Context, req *runtimeapi.GetEventsRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ContainerEventResponse], error) {
 	return openStream[runtimeapi.ContainerEventResponse](ctx, c, rpcGetContainerEvents, req, opts...)

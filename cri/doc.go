@@ -48,8 +48,11 @@
 //	                                  the runtime ends it within a second. For containerd
 //	                                  1.6 and 1.7: 1 Events/Subscribe instead
 //	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
-//	                                  and not CRI's. For CRI-O: 1 Version. With
+//	                                  and not CRI's; 1 Status if containerd's bundles are
+//	                                  not where its socket is. For CRI-O: 1 Version. With
 //	                                  WithoutExitEvents: none
+//	while containerd is away          to each pod's shim: 1 Task/Wait per container and
+//	                                  sandbox, 1 Task/State
 //
 // A node of 110 pods, each with two containers and a sandbox, costs 2 calls per list and 332 calls
 // at the start. If a container changes, its pod costs 3 more calls, or 2 if the other container
@@ -71,27 +74,33 @@
 // witness that is available:
 //
 //	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
-//	            later, k3s too). /tasks/start has the PID of the container's process.
+//	            later, k3s too).
 //	exit_files  the files that CRI-O's conmon writes into container_exits_dir
 //	            ([WithExitsDir]). This process must be able to read them. Those of
 //	            virtual machines have no code and report nothing.
-//	exit_json   exit.json in a container's bundle, which the runc shim of containerd 2.4
-//	            writes. The bundles must be in the directory of containerd's socket, as they
-//	            are by default. Only root may read them.
-//	pidfd       a pidfd of the container's first process, on Linux 6.15 and later, if this
-//	            process sees the host's PIDs (hostPID). The PID comes from /tasks/start or, once
-//	            for each container, from a verbose status. A process is refused if its cgroup
-//	            does not have the container's ID, as with virtual machines.
+//	shim        containerd's shims, one process for each pod. A shim outlives containerd and
+//	            serves its task API on a socket. The containers are found by their bundles in
+//	            containerd's state directory, also right after the start of this process: see
+//	            [WithStateDir]. Only root may read bundles and open the sockets.
 //
-// The last three do not need the runtime: they also report exits while it is down. The reason, such
-// as OOMKilled, comes only with CRI's status. DescribeRuntime names the active witnesses, and says
-// why others are not active.
+// The last two do not need the runtime: they also report exits while it is down. The shims are asked
+// only then: when containerd's stream ends, when containerd does not accept it within two seconds,
+// and when a full list takes two seconds. An exit from before a shim is asked is reported too, as
+// long as containerd has not deleted the container. The calls end when the stream is back and a full
+// list has succeeded that began a second later. After each further outage that second is twice as
+// long, up to an hour, because a shim of containerd 1.6 and 1.7 keeps a little memory for each call
+// that is given up, until the container ends. What goes wrong with one shim concerns its pod only.
+//
+// The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
+// active witnesses, and says why others are not active, or not for all containers.
+//
+// A command may run in a container with the container's own ID, as ctr can do. Its exit is
+// recognized by its PID, which the bundle has of the container.
 //
 // containerd shows code 255 and the reason Unknown for a container that ended while containerd was
 // away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was killed
-// or the node lost power. Such a status has EndUnknown, unless a witness or an earlier status has
-// shown the end: then it has that code, reason and time. The memory for this is bounded by the
-// listed containers.
+// or the node lost power. Such a status has EndUnknown, and the generator replaces the end by that of
+// a witness or of an earlier status.
 //
 // # Labels
 //

@@ -104,6 +104,13 @@ func newFile(e fileEvent) (name string, err error) {
 	return e.name, nil
 }
 
+// maxOpenFiles returns how many files this process may have open.
+func maxOpenFiles() int {
+	var files unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
+	return int(min(files.Cur, 1<<20)) //nolint:gosec // small
+}
+
 // errDropped is the error of a watch that the kernel held too few events for.
 var errDropped = errors.New("the kernel dropped events")
 

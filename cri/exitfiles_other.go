@@ -13,3 +13,6 @@ import (
 func (r *Runtime) watchExitFiles(context.Context, func(), func(pleg.ContainerExit)) error {
 	return fmt.Errorf("cri: exit files can be watched on Linux only: %w", pleg.ErrEventsUnsupported)
 }
+
+// maxOpenFiles returns how many files this process may have open: enough, as runtimes run on Linux.
+func maxOpenFiles() int { return 1 << 10 }

@@ -33,44 +33,35 @@ type witness int
 const (
 	taskEvents witness = iota // containerd's own stream of events
 	exitFiles                 // CRI-O's exit files
-	exitJSON                  // exit.json in the bundles of containerd's shims
-	processes                 // pidfds
+	shims                     // containerd's shims
 	witnesses
 )
 
-var witnessNames = [witnesses]string{
-	taskEvents: "events", exitFiles: "exit_files", exitJSON: "exit_json", processes: "pidfd",
-}
+var witnessNames = [witnesses]string{taskEvents: "events", exitFiles: "exit_files", shims: "shim"}
 
-// ofNode reports whether the witness needs no runtime.
-func (w witness) ofNode() bool { return w == exitJSON || w == processes }
-
-// The delay before the runtime's own stream of exits is opened again while containers are watched
-// without it. A full list that succeeds after one that failed ends the delay.
+// The delay before the runtime's own stream of exits is opened again while the shims are asked. A full list
+// that succeeds after one that failed ends the delay.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
 // exitRetryUnsupported is the delay if the runtime has no such stream: it may be replaced by another.
 const exitRetryUnsupported = 5 * time.Minute
 
-// exitsAlone is how long a WatchContainerExits waits for the runtime's stream before it is connected
-// without it, and for a container that can be watched if the runtime has no stream.
-const exitsAlone = 2 * time.Second
-
 // WatchContainerExits reports exits from every available witness: containerd's stream of events or
-// CRI-O's exit files, exit.json in the bundles of containerd's shims, and pidfds. See the package
-// documentation. The first witness reports an exit, before the runtime's lists, statuses and
-// container events show it; the others do not repeat it. A sandbox's exit is that of its first
-// process. PodUID is empty. Exits of containers that belong to no pod are reported too, but not
-// those of commands in a container. observe must not block.
+// CRI-O's exit files and, while containerd is away, its shims. See the package documentation. The
+// first witness reports an exit, before the runtime's lists, statuses and container events show it;
+// the others do not repeat it. A sandbox's exit is that of its first process. PodUID is empty. Exits
+// of containers that belong to no pod are reported too, but not those of commands in a container.
+// observe must not block.
 //
 // containerd's stream is accepted as that of WatchContainerEvents is. CRI-O's folder is watched
-// when connected is called, and its earlier files are not reported. If the runtime's own witness
-// fails, WatchContainerExits opens it again as long as other witnesses watch a container; else it
-// returns.
+// when connected is called, and its earlier files are not reported. If containerd is away,
+// connected is called when the shims are asked, and exits from before that are reported. If the
+// runtime's own witness fails, WatchContainerExits opens it again as long as it finds the bundles of
+// containerd's shims; else it returns.
 //
 // The error wraps pleg.ErrEventsUnsupported if there is no witness. That is so with
-// WithoutExitEvents, for a Runtime of NewRuntime without WithExitsDir, and if neither the runtime
-// nor the node has a witness.
+// WithoutExitEvents, for a Runtime of NewRuntime without WithExitsDir, and if the runtime has
+// neither a stream nor shims.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents
@@ -79,17 +70,16 @@ func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), obs
 		return errNoConnection
 	}
 	w := &exitWatch{runtime: r, connected: connected, observe: observe, reported: map[string]witness{}}
-	if r.conn != nil {
-		w.node = r.openNode(w.report)
-		defer r.closeNode(w.node)
-	}
+	w.shims = newShimWatch(r, w.connect, w.report)
+	r.exits.add(w.shims)
+	defer r.exits.remove(w.shims)
 	return w.run(ctx)
 }
 
 // exitWatch is one WatchContainerExits.
 type exitWatch struct {
 	runtime *Runtime
-	node    *nodeWatch // nil if there is none
+	shims   *shimWatch
 	observe func(pleg.ContainerExit)
 
 	mu        sync.Mutex
@@ -102,36 +92,24 @@ type exitWatch struct {
 // no harm.
 const maxReported = 10_000
 
-// run watches the runtime's own witness again and again, as long as the node's are at work.
+// run watches the runtime's own witness again and again, as long as there are shims.
 func (w *exitWatch) run(ctx context.Context) error {
-	soon, cancel := context.WithTimeout(ctx, exitsAlone)
+	asking, cancel := context.WithCancel(ctx)
+	var joined sync.WaitGroup
+	joined.Go(func() { w.shims.run(asking) })
+	defer joined.Wait()
 	defer cancel()
-	done := make(chan struct{})
-	stop := context.AfterFunc(soon, func() {
-		defer close(done)
-		if ctx.Err() == nil && w.node.watches() {
-			w.connect()
-		}
-	})
-	defer func() {
-		if !stop() {
-			<-done
-		}
-	}()
 	for tries := 1; ; tries++ {
 		var accepted atomic.Bool
 		err := w.runtime.watchOwnExits(ctx, func() {
 			accepted.Store(true)
+			w.shims.setStream(streamUp)
 			w.connect()
 		}, w.report)
-		alone := w.node.watches()
-		if errors.Is(err, pleg.ErrEventsUnsupported) {
-			alone = w.node.await(soon) // the first list may not have come yet
-		}
-		if ctx.Err() != nil || !alone {
+		if dir, _ := w.runtime.bundles(); ctx.Err() != nil || dir == "" {
 			return err
 		}
-		w.connect()
+		w.shims.setStream(streamDown)
 		if accepted.Load() {
 			tries = 1
 		}
@@ -191,6 +169,8 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 			pleg.ErrEventsUnsupported)
 	case r.conn == nil:
 		err = errNoConnection
+	default:
+		r.findStateDir(ctx)
 	}
 	if err == nil {
 		err = watch(ctx, func() {
@@ -208,27 +188,29 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 
 // exitWatches are the WatchContainerExits of a Runtime.
 type exitWatches struct {
-	wantPIDs atomic.Bool // true once exits have been watched
-
 	// recovered has a token when a full list has succeeded after one that failed.
 	recovered chan struct{}
 	failed    atomic.Bool // true if the last full list failed
 
-	mu     sync.Mutex
-	nodes  map[*nodeWatch]bool     // guarded by mu
-	states [witnesses]witnessState // guarded by mu
+	mu        sync.Mutex
+	watches   map[*shimWatch]bool     // guarded by mu, as all below
+	states    [witnesses]witnessState // but that of the shims
+	list      time.Time               // when the full list in flight began; zero if there is none
+	succeeded time.Time               // when the full list that succeeded last began
+	slow      *time.Timer             // tells the watches of a full list that takes long; nil before the first
 }
 
 // witnessState says whether a witness is at work, and why not if that is known.
 type witnessState struct {
 	active bool
 	why    error
+	asked  int // the containers whose exits the shims are asked for
 }
 
 func (e *exitWatches) note(by witness, active bool, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.states[by] = witnessState{active, why}
+	e.states[by] = witnessState{active: active, why: why}
 }
 
 // pause returns after a delay, when the runtime has recovered or when ctx ends.
@@ -241,8 +223,41 @@ func (e *exitWatches) pause(ctx context.Context, delay time.Duration) {
 	}
 }
 
-// listed notes whether a full list has succeeded.
-func (e *exitWatches) listed(err error) {
+func (e *exitWatches) add(s *shimWatch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watches[s] = true
+}
+
+func (e *exitWatches) remove(s *shimWatch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.watches, s)
+}
+
+// listing notes that a full list begins, and returns when. There is one at a time.
+func (e *exitWatches) listing() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = wallClock.Now()
+	if e.slow == nil {
+		e.slow = time.AfterFunc(awayAfter, func() { e.each((*shimWatch).notify) })
+	} else {
+		e.slow.Reset(awayAfter)
+	}
+	return e.list
+}
+
+// listed notes whether the full list has succeeded.
+func (e *exitWatches) listed(begun time.Time, err error) {
+	e.mu.Lock()
+	e.slow.Stop()
+	e.list = time.Time{}
+	if err == nil {
+		e.succeeded = begun
+	}
+	e.mu.Unlock()
+	e.each((*shimWatch).listed)
 	if err != nil {
 		e.failed.Store(true)
 	} else if e.failed.Swap(false) {
@@ -253,69 +268,48 @@ func (e *exitWatches) listed(err error) {
 	}
 }
 
-// each calls f with every nodeWatch.
-func (e *exitWatches) each(f func(*nodeWatch)) {
+// lists returns when the full list in flight has begun, zero if there is none, and when the last began that
+// has succeeded.
+func (e *exitWatches) lists() (begun, succeeded time.Time) {
 	e.mu.Lock()
-	nodes := slices.Collect(maps.Keys(e.nodes))
+	defer e.mu.Unlock()
+	return e.list, e.succeeded
+}
+
+// each calls f with every watch.
+func (e *exitWatches) each(f func(*shimWatch)) {
+	e.mu.Lock()
+	watches := slices.Collect(maps.Keys(e.watches))
 	e.mu.Unlock()
-	for _, n := range nodes {
-		f(n)
+	for _, s := range watches {
+		f(s)
 	}
-}
-
-// follow has the containers watched that the last full list shows running.
-func (e *exitWatches) follow(h *held) {
-	e.each(func(n *nodeWatch) { n.follow(h.running()) })
-}
-
-// processStarted notes the PID of a container's first process, and has it watched.
-func (r *Runtime) processStarted(id string, pid int) {
-	r.held.keep(id, func(k *kept) { k.pid = pid })
-	begun := r.held.begun()
-	r.exits.each(func(n *nodeWatch) { n.started(id, pid, begun) })
-}
-
-// openNode begins to watch the running containers without the runtime.
-func (r *Runtime) openNode(report func(witness, pleg.ContainerExit)) *nodeWatch {
-	n := newNodeWatch(r, report)
-	r.exits.wantPIDs.Store(true)
-	r.exits.mu.Lock()
-	r.exits.nodes[n] = true
-	r.exits.mu.Unlock()
-	n.follow(r.held.running())
-	return n
-}
-
-func (r *Runtime) closeNode(n *nodeWatch) {
-	r.exits.mu.Lock()
-	delete(r.exits.nodes, n)
-	r.exits.mu.Unlock()
-	n.close()
 }
 
 // state returns the state of a witness.
 func (e *exitWatches) state(by witness) witnessState {
-	if !by.ofNode() {
+	if by != shims {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.states[by]
 	}
 	var state witnessState
-	e.each(func(n *nodeWatch) {
-		watched, why := n.state(by)
-		state.active, state.why = state.active || watched > 0, why
-	})
+	e.each(func(s *shimWatch) { state = s.state() })
 	return state
 }
 
-// describe says which witnesses are at work, and which are not and why.
+// describe says which witnesses are at work, and which are not, wholly or in part, and why.
 func (e *exitWatches) describe() string {
 	var active, refused []string
 	for by := range witnesses {
-		switch state := e.state(by); {
-		case state.active:
+		state := e.state(by)
+		if state.active {
 			active = append(active, witnessNames[by])
-		case state.why != nil:
+		}
+		if state.asked > 0 {
+			active[len(active)-1] += fmt.Sprintf(" (for %d containers)", state.asked)
+		}
+		if state.why != nil {
 			refused = append(refused, fmt.Sprintf("no %s: %s", witnessNames[by], cutText(state.why.Error())))
 		}
 	}

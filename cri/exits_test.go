@@ -3,6 +3,8 @@ package cri_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -365,27 +367,27 @@ func TestTaskExits(t *testing.T) {
 }
 
 // A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its exit
-// is not the container's, whether its PID is known from the start of the container or from its status.
+// is not the container's: the bundle has the PID of that.
 func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
 	t.Cleanup(s.Stop)
 	r := connect(t, s)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
-	early := runContainer(t, s, sandbox, "early")
+	app, bare := runProcess(t, s, sandbox, "app", 4711), runProcess(t, s, sandbox, "bare", 4712)
 	w := watchExits(t, r)
 	subscribed(t, s, w)
-	getPodStatus(t, r, getPods(t, r)[0])
-	late := runContainer(t, s, sandbox, "late")
-	for i, id := range []string{early, late} {
-		serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: id, PID: 4711, ExitCode: 1})
-		must(t, s.ExitContainer(id, int32(i+2), ""))
-		if got := w.next(t); got.ContainerID != id || got.ExitCode != i+2 {
+	bundle := filepath.Join(filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://")), bundlesDir, app)
+	must(t, os.MkdirAll(bundle, 0o700))
+	must(t, os.WriteFile(filepath.Join(bundle, "init.pid"), []byte("4711"), 0o600))
+	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: app, PID: 4713, ExitCode: 1})
+	for code, id := range []string{app, bare} { // the bundle of one is gone
+		must(t, s.ExitContainer(id, int32(code+2), ""))
+		if got := w.next(t); got.ContainerID != id || got.ExitCode != code+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)
 		}
 	}
-	// One is asked for its PID, and once. The other's came with its start.
-	if got := s.Calls("ContainerStatus"); got != 1 {
-		t.Errorf("%d calls", got)
-	}
 }
+
+// bundlesDir is where containerd's state directory has the bundles of CRI's containers.
+const bundlesDir = "io.containerd.runtime.v2.task/k8s.io"

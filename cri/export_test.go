@@ -32,6 +32,3 @@ func Started(r *Runtime) int {
 
 // UsualEndpoints returns the default endpoints of Connect.
 func UsualEndpoints() []string { return usualEndpoints }
-
-// WatchesExits reports whether the exits of a Runtime have been watched.
-func WatchesExits(r *Runtime) bool { return r.exits.wantPIDs.Load() }

@@ -61,13 +61,6 @@ type item struct {
 	pod *heldPod // nil if the item belongs to no pod
 
 	exit *exit // nil until a status has shown that the container has exited; guarded by held.mu
-	kept kept  // guarded by held.mu
-}
-
-// kept is what is kept of a container beside the list.
-type kept struct {
-	pid   int  // of the first process, as the runtime sees it; 0 if unknown
-	asked bool // true if a verbose status was asked for it
 }
 
 // heldPod is a pod with the items that it is made of.
@@ -77,15 +70,6 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
-// earlyKept is what is kept of a container that no full list has shown yet.
-type earlyKept struct {
-	kept
-	pass uint64 // the newest that had begun: the next one shows the container, if it still exists
-}
-
-// maxEarly bounds what is kept so while full lists fail.
-const maxEarly = 1000
-
 // held is what the last complete list showed. Only one pass may run at a time, and it
 // alone may call the methods that do not lock.
 type held struct {
@@ -94,16 +78,12 @@ type held struct {
 	mu     sync.Mutex
 	number uint64 // of the pass that began last
 
-	committed uint64 // the number of the pass that completed last
-	items     [kinds]map[string]*item
-	pods      map[types.UID]*heldPod
-	listing   []*pleg.Pod
+	items   [kinds]map[string]*item
+	pods    map[types.UID]*heldPod
+	listing []*pleg.Pod
 
 	// runtimeName is the runtime's name that the items were decoded with.
 	runtimeName string
-
-	// early has what is kept of containers that no full list has shown yet. Guarded by mu.
-	early map[string]*earlyKept
 
 	// started has the sandboxes of cri-dockerd that have been started. The value is 0 if a full list
 	// has shown the sandbox, else the number of the pass that shows it if it still exists. The map is
@@ -123,31 +103,6 @@ func newHeld() *held {
 	return h
 }
 
-// runningContainer is a container that a list shows running.
-type runningContainer struct {
-	id  string
-	pid int // 0 if unknown
-}
-
-// running returns the containers that the last full list shows running, and the number of its pass.
-func (h *held) running() (list []runningContainer, pass uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for id, it := range h.items[containers] {
-		if it.container.State == pleg.ContainerStateRunning {
-			list = append(list, runningContainer{id, it.kept.pid})
-		}
-	}
-	return list, h.committed
-}
-
-// begun returns the number of the pass that began last.
-func (h *held) begun() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.number
-}
-
 // podOf returns the pod of a container or sandbox of the last list; empty if it showed none.
 func (h *held) podOf(id string) types.UID {
 	h.mu.Lock()
@@ -158,56 +113,6 @@ func (h *held) podOf(id string) types.UID {
 		}
 	}
 	return ""
-}
-
-// keptOf returns what is kept of a container.
-func (h *held) keptOf(id string) kept {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		return it.kept
-	}
-	if e := h.early[id]; e != nil {
-		return e.kept
-	}
-	return kept{}
-}
-
-// keep has f change what is kept of a container, until a full list does not show it.
-func (h *held) keep(id string, f func(*kept)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if it := h.items[containers][id]; it != nil {
-		f(&it.kept)
-		return
-	}
-	e := h.early[id]
-	if e == nil {
-		if len(h.early) >= maxEarly {
-			return
-		}
-		if h.early == nil {
-			h.early = make(map[string]*earlyKept)
-		}
-		e = new(earlyKept)
-		h.early[id] = e
-	}
-	e.pass = h.number
-	f(&e.kept)
-}
-
-// takeEarlyLocked gives the containers that a pass shows first what is kept of them, and forgets
-// those that it would have shown.
-func (h *held) takeEarlyLocked(fresh map[string]*item, pass uint64) {
-	for id, e := range h.early {
-		it := fresh[id]
-		if it != nil {
-			it.kept = e.kept
-		}
-		if it != nil || e.pass < pass {
-			delete(h.early, id)
-		}
-	}
 }
 
 // begin starts a pass. The pass ends with commit, or is dropped.

@@ -94,6 +94,19 @@ func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
 	})
 }
 
+// fetchStateDir returns containerd's directory of its CRI's state.
+func (r *Runtime) fetchStateDir(ctx context.Context) (string, error) {
+	resp, err := r.client.status(ctx, &runtimeapi.StatusRequest{Verbose: true}, infoOptions()...)
+	if err != nil {
+		return "", err
+	}
+	var config struct {
+		StateDir string `json:"stateDir"`
+	}
+	err = json.Unmarshal([]byte(resp.GetInfo()["config"]), &config)
+	return config.StateDir, err
+}
+
 func infoOptions() []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(&utf8Codec{}), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }

@@ -2,10 +2,7 @@ package cri
 
 import (
 	"encoding/binary"
-	"io/fs"
-	"os"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,24 +32,4 @@ func eachFileEvent(events []byte, f func(fileEvent) error) error {
 		}
 	}
 	return nil
-}
-
-// readSmallFile returns what is in a file, and when it was written. It fails if the file is larger
-// than allowed. It does not wait, also if the file is a pipe.
-func readSmallFile(path string, limit int64) (content []byte, written time.Time, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	if info.Size() > limit || !info.Mode().IsRegular() { // to read a FIFO would wait for who writes it
-		return nil, time.Time{}, fs.ErrInvalid
-	}
-	content = make([]byte, limit)
-	n, err := file.Read(content)
-	return content[:n], info.ModTime(), err
 }

@@ -76,8 +76,9 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cri: GetPods: another list is still running: %w", context.Cause(ctx))
 	}
+	begun := r.exits.listing()
 	pods, err := r.list(ctx, r.held, query{})
-	r.exits.listed(err)
+	r.exits.listed(begun, err)
 	return pods, err
 }
 
@@ -175,9 +176,6 @@ func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 // bad ones.
 func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 	pods, tally := p.commit()
-	if p.moved && p.held == r.held {
-		r.exits.follow(p.held)
-	}
 	r.countBad(&tally)
 	for k := range kinds {
 		side := &p.sides[k]

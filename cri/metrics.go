@@ -68,7 +68,7 @@ func newMetrics(o *options) *metrics {
 		}, []string{"decoding"}),
 		witnesses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "pleg_cri_exit_witness",
-			Help: "1 while the witness of exits is active (its stream is open or it watches a container), else 0.",
+			Help: "1 while the witness of exits is active (its stream is open, or it can be asked), else 0.",
 		}, []string{"witness"}),
 		exitsBy: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pleg_cri_exits_total",
@@ -82,13 +82,11 @@ func newMetrics(o *options) *metrics {
 	if !o.noExitEvents {
 		for by, name := range witnessNames {
 			m.exits[by] = m.exitsBy.WithLabelValues(name)
-			if witness(by).ofNode() {
-				m.refusals[by] = m.refusedBy.WithLabelValues(name)
-			}
 		}
+		m.refusals[shims] = m.refusedBy.WithLabelValues(witnessNames[shims])
 	}
 	for i, name := range rpcs {
-		if rpc(i) == rpcSubscribe && o.noExitEvents {
+		if o.noExitEvents && (rpc(i) == rpcSubscribe || rpc(i) == rpcStatus) {
 			continue // it is never made
 		}
 		m.perRPC[i] = operationMetrics{
@@ -134,7 +132,7 @@ var _ prometheus.Collector = (*Runtime)(nil)
 // operation_type; WithoutKubeletMetrics leaves them out. The package's own are
 // pleg_cri_bad_items_total, by reason; pleg_cri_listed_items_total, by decoding ("skipped" or
 // "decoded"); and pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by
-// witness ("events", "exit_files", "exit_json", "pidfd").
+// witness ("events", "exit_files", "shim").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range r.metrics.collectors() {
 		c.Describe(ch)

@@ -19,6 +19,8 @@ type options struct {
 	noExitEvents      bool
 	exitsDir          string // of CRI-O; empty for none
 	exitsDirGiven     bool   // true if WithExitsDir named it
+	stateDir          string // of containerd
+	stateDirGiven     bool   // true if WithStateDir named it
 	noKubeletMetrics  bool
 	byMetadata        bool
 	hostRoot          string
@@ -65,8 +67,8 @@ func WithSharedEventStream() Option {
 }
 
 // WithoutExitEvents turns WatchContainerExits off. Exits then come from CRI alone: later, and
-// without codes while the runtime is away. Inspections ask for no verbose status, and
-// WatchContainerEvents does not read containerd's own stream.
+// without codes while the runtime is away. WatchContainerEvents does not read containerd's own
+// stream.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -81,10 +83,19 @@ func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
+// WithStateDir sets containerd's state directory, as this process sees it. WatchContainerExits finds
+// there the containers whose shims it asks while containerd is away. By default it looks beside
+// containerd's socket, at the socket's path without ".sock", and then where containerd's verbose
+// Status says. If dir is empty, the shims are not asked. Other runtimes have none.
+func WithStateDir(dir string) Option {
+	return func(o *options) { o.stateDir, o.stateDirGiven = dir, true }
+}
+
 // WithHostRoot sets the directory where this container has the root of its node mounted, such as
 // "/host". Connect and Dial then look for the default sockets below it:
 // run/containerd/containerd.sock, run/crio/crio.sock, run/cri-dockerd.sock and
 // run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too.
+// Links to containerd's socket, and the sockets of its shims, are looked for below it first.
 // The option does not change an endpoint that you name.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }

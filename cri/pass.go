@@ -36,7 +36,6 @@ type pass struct {
 	// The name is part of the listed IDs, so every item is decoded again.
 	renamed bool
 	sides   [kinds]side
-	moved   bool // true after commit if a container has come, changed or gone
 }
 
 // side is one of the two lists of a pass. Two goroutines may read the two sides
@@ -249,7 +248,6 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 	}
 	for k := range kinds {
 		s := &p.sides[k]
-		p.moved = k == containers && (s.known != len(h.items[k]) || len(s.replaced)+len(s.fresh) > 0)
 		if s.known != len(h.items[k]) {
 			for _, it := range h.items[k] {
 				if it.seen != p.number {
@@ -263,20 +261,14 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			if it.container.State == pleg.ContainerStateExited {
 				it.exit = before.exit // else its next exit is another one
 			}
-			if it.container.State == pleg.ContainerStateExited || before.container.State != pleg.ContainerStateExited {
-				it.kept = before.kept // else it has been started again
-			}
 			touch(h.insertLocked(it))
-		}
-		if k == containers {
-			h.takeEarlyLocked(s.fresh, p.number)
 		}
 		for _, it := range s.fresh {
 			touch(h.insertLocked(it))
 		}
 	}
 	h.pruneStartedLocked(p.number, touch)
-	h.runtimeName, h.committed = p.by.runtimeName, p.number
+	h.runtimeName = p.by.runtimeName
 	if len(changed) > 0 {
 		h.rebuildLocked(changed)
 	}

@@ -44,6 +44,8 @@ type Runtime struct {
 	streaming streaming
 
 	exits exitWatches
+	// stateDir is containerd's state directory, if containerd has said it; nil before.
+	stateDir atomic.Pointer[string]
 
 	// version is the runtime's last answer to Version; nil before the first.
 	version atomic.Pointer[runtimeVersion]
@@ -83,7 +85,7 @@ func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 		metrics:   newMetrics(&o),
 		relisting: make(chan struct{}, 1),
 		held:      newHeld(),
-		exits:     exitWatches{recovered: make(chan struct{}, 1), nodes: map[*nodeWatch]bool{}},
+		exits:     exitWatches{recovered: make(chan struct{}, 1), watches: map[*shimWatch]bool{}},
 	}
 	r.held.started = map[string]uint64{}
 	if o.plainLists {

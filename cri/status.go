@@ -135,11 +135,9 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	of := target{podUID: in.pod.ID, kind: "container", name: c.Name, id: c.ID.ID}
 	group.start(rpcContainerStatus, of, func(ctx context.Context) error {
 		asked := r.opts.clock.Now()
-		known := r.held.keptOf(c.ID.ID)
-		request := &runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}
-		request.Verbose = c.State == pleg.ContainerStateRunning && known.pid == 0 && !known.asked && r.exits.wantPIDs.Load()
 		var codec statusCodec
-		resp, err := r.client.containerStatus(ctx, request, grpc.ForceCodecV2(&codec))
+		resp, err := r.client.containerStatus(ctx,
+			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -152,9 +150,6 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
-		if request.Verbose {
-			r.takePID(c.ID.ID, resp)
-		}
 		in.containers[i] = converted
 		// Without FinishedAt the runtime has not finished handling the exit. With 255 it may still learn the code.
 		finished := converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero()
@@ -173,14 +168,6 @@ func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *ple
 	}
 	in.runtime.badObject(ctx, badSet(0).with(badOtherID), in.object(k, asked))
 	return fmt.Errorf("%w: %s", errOtherID, id)
-}
-
-// takePID keeps the PID that a verbose status has. Without one, it is not asked for again.
-func (r *Runtime) takePID(id string, resp *runtimeapi.ContainerStatusResponse) {
-	r.held.keep(id, func(k *kept) { k.asked = true })
-	if info, err := parseInfo(id, resp.GetInfo()); err == nil && info.PID > 0 {
-		r.processStarted(id, info.PID)
-	}
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was

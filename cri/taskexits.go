@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,7 +27,7 @@ import (
 //	Any              { string type_url = 1; bytes value = 2; }
 //	TaskExit         { string container_id = 1; string id = 2; uint32 pid = 3; uint32 exit_status = 4;
 //	                   Timestamp exited_at = 5; }
-//	TaskStart        { string container_id = 1; uint32 pid = 2; }
+//	TaskStart        { string container_id = 1; … }
 //	ContainerCreate  { string id = 1; … }
 //	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
@@ -38,10 +41,9 @@ const (
 	exitNamespace = "k8s.io"
 )
 
-// The topics of the two subscriptions. A subscription to exits needs the starts too: the PID of a start
-// identifies the first process, and the exits of other processes are ignored.
+// The topics of the two subscriptions.
 var (
-	exitTopics = []string{exitTopic, startTopic}
+	exitTopics = []string{exitTopic}
 	hintTopics = []string{createTopic, startTopic, deleteTopic}
 )
 
@@ -52,10 +54,7 @@ const maxTaskExitBytes = 64 << 10
 // watchTaskExits reads containerd's stream of exits.
 func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	return r.watchTasks(ctx, exitStream, exitTopics, connected, func(event *taskEvent) {
-		switch {
-		case event.topic == startTopic:
-			r.processStarted(event.exit.ContainerID, event.pid)
-		case event.told && r.isOwnExit(event):
+		if event.told && r.isOwnExit(event) {
 			observe(event.exit)
 		}
 	})
@@ -96,14 +95,23 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 }
 
 // isOwnExit reports whether an exit is that of a container itself, and known. A command that was executed
-// in the container may have the container's ID, but has another PID. An exit with 255 and without a PID
-// is what containerd sends if it lost the shim and knows nothing of the exit.
+// in the container may have the container's ID, but has another PID than the bundle has of the container. An
+// exit with 255 and without a PID is what containerd sends if it lost the shim and knows nothing of the exit.
 func (r *Runtime) isOwnExit(event *taskEvent) bool {
-	if event.pid == 0 && event.exit.ExitCode == unknownCode {
-		return false
+	if event.pid == 0 {
+		return event.exit.ExitCode != unknownCode
 	}
-	pid := r.held.keptOf(event.exit.ContainerID).pid
-	return pid == 0 || event.pid == 0 || event.pid == pid
+	id := event.exit.ContainerID
+	dir, _ := r.bundles()
+	if dir == "" || !filepath.IsLocal(id) || filepath.Base(id) != id {
+		return true
+	}
+	content, _, err := readSmallFile(filepath.Join(dir, id, "init.pid"), maxBundleFileBytes)
+	if err != nil { // the container is removed already, or its shim has another way to keep it
+		return true
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	return err != nil || pid == event.pid
 }
 
 // subscribe opens the stream. An event passes if one of the filters matches.
@@ -146,7 +154,7 @@ type taskEvent struct {
 	topic string    // empty if the event has no container
 	at    time.Time // of the event
 	exit  pleg.ContainerExit
-	pid   int    // 0 if it says none
+	pid   int    // of the process that has ended; 0 if it says none
 	told  bool   // true if it is an exit of a container without bad data
 	found badSet // the bad data in it
 }
@@ -177,7 +185,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 	}
 	var task []byte
 	var id, process []byte
-	var startPID, exitPID uint64
+	var exitPID uint64
 	whole = wire.Each(value, func(number int, field []byte, _ uint64) {
 		if number == 2 {
 			task = field
@@ -187,7 +195,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		case 1:
 			id = field
 		case 2:
-			process, startPID = field, n
+			process = field
 		case 3:
 			exitPID = n
 		case 4:
@@ -204,10 +212,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 	default:
 		event.topic = topic
 	}
-	switch event.topic {
-	case startTopic:
-		event.pid = int(uint32(startPID)) //nolint:gosec // as protobuf encodes it
-	case exitTopic:
+	if event.topic == exitTopic {
 		event.told = bytes.Equal(id, process) // else the end of a command in the container
 		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
 	}

@@ -69,15 +69,15 @@ func TestWitnesses(t *testing.T) {
 		refusals := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pleg_cri_exit_refusals_total", Help: help}, by)
 		registry.MustRegister(gauge, exits, refusals)
 		gauge.WithLabelValues("events").Set(1)
-		gauge.WithLabelValues("pidfd").Set(0)
+		gauge.WithLabelValues("shim").Set(0)
 		exits.WithLabelValues("events").Add(3)
-		refusals.WithLabelValues("pidfd").Add(2)
+		refusals.WithLabelValues("shim").Add(2)
 		n := newMeasuredNode(t, registry)
 		n.get("/")
 		n.pass(1500 * time.Millisecond)
 		w := n.state().Witnesses
 		if len(w) != 2 || w[0].Witness != "events" || !w[0].Active || w[0].Exits != 3 || w[0].Refusals != 0 ||
-			w[1].Witness != "pidfd" || w[1].Active || w[1].Exits != 0 || w[1].Refusals != 2 {
+			w[1].Witness != "shim" || w[1].Active || w[1].Exits != 0 || w[1].Refusals != 2 {
 			t.Errorf("%+v", w)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,8 +101,8 @@ type tally struct {
 	late measure.Samples
 }
 
-// lateTime is how much later than the container has gone an end after the outage may be stamped. A pidfd has no
-// time, and a shim stamps when it comes to it: on a busy machine, up to a second late.
+// lateTime is how much later than the container has gone an end after the outage may be stamped. A shim stamps when
+// it comes to it: on a busy machine, up to a second late.
 const lateTime = 10 * time.Second
 
 // judge returns what is wrong with the reports of an end, empty if nothing is, when the first came, and the latest
@@ -144,20 +145,21 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 	return "", first, end
 }
 
-// Containers end before, during and after an outage of the runtime. Where there is a witness that needs no
-// runtime, each end is reported once, with its code and time, and it stays so, also where the runtime
-// shows 255 "Unknown" afterwards.
+// Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
+// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the
+// node, and have the capability of the DaemonSet alone.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
-	pidfds := pidfdsHaveExits(t)
+	proxy, err := n.daemon.StartProxy() // beside which there are no bundles
+	n.must(err)
+	t.Cleanup(func() { n.must(proxy.Close()) })
 	watchers := []*tally{
-		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, true),
-			required: pidfds || r.ExitJSON || dir != ""},
-		{watcher: n.startWatcher("without hostPID", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}, false),
-			required: r.ExitJSON || dir != ""},
-		{watcher: n.startWatcher("without files", watcherConfig{Endpoint: n.elsewhere()}, true), required: pidfds},
-		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true}, true)},
+		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("by a link", watcherConfig{Endpoint: n.link(), ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("by its status", watcherConfig{Endpoint: proxy.Endpoint, ExitsDir: dir}), required: true},
+		{watcher: n.startWatcher("the runtime's own", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutState: true})},
+		{watcher: n.startWatcher("none", watcherConfig{Endpoint: n.daemon.Endpoint(), WithoutExits: true})},
 	}
 	for _, w := range watchers {
 		w.watcher.ask("")
@@ -190,27 +192,24 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	t.Logf("| %s |", strings.Join(cells, " | "))
 }
 
-// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
-func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
+// runMortals runs containers of a pod, three in each round of each phase.
+func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	n.t.Helper()
-	pod := n.runPod("away")
-	phases := make([][]*mortal, 3)
-	var all []*mortal
-	for i := range 9 * rounds {
-		m := &mortal{code: []int{0, 42, 137}[i%3], signal: unix.SIGUSR1}
-		if m.code == 137 {
-			m.signal = unix.SIGKILL
-		}
-		phases[i/3%3] = append(phases[i/3%3], m)
-		all = append(all, m)
-	}
+	all := make([][]*mortal, phases)
 	var joined sync.WaitGroup
-	for part := range 3 {
+	for phase := range all {
+		for i := range 3 * rounds {
+			m := &mortal{code: []int{0, 42, 137}[i%3], signal: unix.SIGUSR1}
+			if m.code == 137 {
+				m.signal = unix.SIGKILL
+			}
+			all[phase] = append(all[phase], m)
+		}
 		joined.Go(func() {
-			for i, m := range phases[part] {
+			for i, m := range all[phase] {
 				var err error
 				m.id, err = n.client.Run(n.ctx, pod,
-					testnode.Container{Name: fmt.Sprintf("c%d-%d", part, i), Command: testnode.ExitOnSignal(m.code)})
+					testnode.Container{Name: fmt.Sprintf("c%d-%d", phase, i), Command: testnode.ExitOnSignal(m.code)})
 				if err == nil {
 					m.pid, err = n.client.Pid(n.ctx, m.id)
 				}
@@ -225,6 +224,15 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	if n.t.Failed() {
 		n.t.FailNow()
 	}
+	return all
+}
+
+// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
+func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
+	n.t.Helper()
+	pod := n.runPod("away")
+	phases := n.runMortals(pod, 3, rounds)
+	all := slices.Concat(phases...)
 	n.eventually("the starts", func() string {
 		for _, w := range watchers {
 			for _, m := range all {
@@ -248,10 +256,11 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	latest := time.Now()
 	n.must(o.end(n))
 	n.endAll(phases[2], 100*time.Millisecond)
-	for i, m := range all {
-		if m.latest = latest; i/3%3 == 2 {
-			m.latest = m.gone.Add(lateTime)
-		}
+	for _, m := range all {
+		m.latest = latest
+	}
+	for _, m := range phases[2] {
+		m.latest = m.gone.Add(lateTime)
 	}
 	for _, m := range all { // a runtime that has just started may be slow
 		n.awaitExit(m.id)
@@ -261,6 +270,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 		w.watcher.ask(pod.UID)
 	}
 	for i, m := range all {
+		phase := i / len(phases[0])
 		if m.byRuntime {
 			n.t.Logf("%s: the runtime has ended %.12s", o.name, m.id)
 			continue
@@ -269,7 +279,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 		shown, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: m.id})
 		n.must(err)
 		if int(shown.Status.ExitCode) != m.code {
-			lost[i/3%3]++
+			lost[phase]++
 		}
 		for _, w := range watchers {
 			wrong, first, end := w.watcher.judge(m, n.daemon.Runtime().EarlyBy)
@@ -281,26 +291,11 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 				w.late = append(w.late, max(0, end.Sub(m.gone)))
 			} else if w.required {
 				n.t.Errorf("%s, %s: %.12s, which ended %s the outage: %s", o.name, w.watcher.name, m.id,
-					[]string{"before", "during", "after"}[i/3%3], wrong)
+					[]string{"before", "during", "after"}[phase], wrong)
 			}
 		}
 	}
 	n.must(n.client.StopPod(n.ctx, pod))
 	n.must(n.client.RemovePod(n.ctx, pod))
 	return lost, total
-}
-
-// pidfdsHaveExits reports whether the kernel keeps exit codes in pidfds, as Linux 6.15 and later do.
-func pidfdsHaveExits(t *testing.T) bool {
-	t.Helper()
-	var uname unix.Utsname
-	if err := unix.Uname(&uname); err != nil {
-		t.Fatal(err)
-	}
-	var major, minor int
-	release := unix.ByteSliceToString(uname.Release[:])
-	if _, err := fmt.Sscanf(strings.TrimSpace(release), "%d.%d", &major, &minor); err != nil {
-		t.Fatal(release, err)
-	}
-	return major > 6 || major == 6 && minor >= 15
 }

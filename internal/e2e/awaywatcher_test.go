@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -29,6 +31,7 @@ const watcherVariable = "PLEG_E2E_WATCHER"
 type watcherConfig struct {
 	Endpoint, ExitsDir string
 	WithoutExits       bool
+	WithoutState       bool // true if no shim is asked
 }
 
 // line is a line that such a process writes: an event, a status of its cache, or the answer to a question.
@@ -49,13 +52,19 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
 		return err
 	}
+	if err := keepCapability(unix.CAP_DAC_OVERRIDE); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	opts := []cri.Option{cri.WithExitsDir(config.ExitsDir), cri.WithLogger(logr.Discard())}
 	if config.WithoutExits {
 		opts = append(opts, cri.WithoutExitEvents())
 	}
-	runtime, err := cri.Connect(ctx, config.Endpoint, opts...)
+	if config.WithoutState {
+		opts = append(opts, cri.WithStateDir(""))
+	}
+	runtime, err := cri.Dial(config.Endpoint, opts...)
 	if err != nil {
 		return err
 	}
@@ -63,11 +72,6 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	cache := pleg.NewCache()
 	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 	events := generator.Subscribe(ctx, pleg.WithCapacity(10000))
-	generator.Start(ctx)
-	defer generator.Stop()
-	if err := generator.WaitForSync(ctx); err != nil {
-		return err
-	}
 	var mu sync.Mutex
 	encoder := json.NewEncoder(out)
 	write := func(l line) {
@@ -82,6 +86,8 @@ func runWatcher(in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
+	generator.Start(ctx)
+	defer generator.Stop()
 	questions := bufio.NewScanner(in)
 	for questions.Scan() {
 		if err := generator.Relist(ctx); err != nil {
@@ -101,6 +107,18 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	return questions.Err()
 }
 
+// keepCapability drops all capabilities of this process but one, which is among the first 32.
+func keepCapability(one int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{Effective: 1 << one, Permitted: 1 << one}}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&data)), 0)
+	if errno != 0 {
+		return os.NewSyscallError("capset", errno)
+	}
+	return nil
+}
+
 // awayWatcher is a generator in a process of its own.
 type awayWatcher struct {
 	t    *testing.T
@@ -108,24 +126,22 @@ type awayWatcher struct {
 	pid  int
 	in   io.WriteCloser
 	done chan string // the ends of answers
+	stop func()      // ends it
 
 	mu      sync.Mutex
 	events  map[string][]line       // by container; guarded by mu
 	answers map[string]*pleg.Status // guarded by mu
 }
 
-// startWatcher starts a generator. Without hostPID it has PIDs of its own.
-func (n *node) startWatcher(name string, config watcherConfig, hostPID bool) *awayWatcher {
+// startWatcher starts a generator in a process with a PID namespace of its own.
+func (n *node) startWatcher(name string, config watcherConfig) *awayWatcher {
 	n.t.Helper()
 	value, err := json.Marshal(config)
 	n.must(err)
 	cmd := osexec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), watcherVariable+"="+string(value))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if !hostPID {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: syscall.CLONE_NEWPID}
 	in, err := cmd.StdinPipe()
 	n.must(err)
 	out, err := cmd.StdoutPipe()
@@ -134,13 +150,14 @@ func (n *node) startWatcher(name string, config watcherConfig, hostPID bool) *aw
 	w := &awayWatcher{t: n.t, name: name, pid: cmd.Process.Pid, in: in, done: make(chan string, 1),
 		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
 	var joined sync.WaitGroup
-	n.t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		in.Close() // it ends then
 		joined.Wait()
 		if err := cmd.Wait(); err != nil {
 			n.t.Errorf("%s: %v", name, err)
 		}
 	})
+	n.t.Cleanup(w.stop)
 	joined.Go(func() {
 		defer close(w.done)
 		for lines := json.NewDecoder(out); ; {
@@ -198,8 +215,8 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// elsewhere returns the runtime's endpoint by a link, beside which there are no bundles.
-func (n *node) elsewhere() string {
+// link returns the runtime's endpoint by a link, beside which there are no bundles.
+func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")
 	n.must(os.Symlink(n.daemon.Socket(), link))

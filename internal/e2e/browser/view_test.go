@@ -172,7 +172,7 @@ func TestNodeComesFirst(t *testing.T) {
 		`document.getElementById('node').innerText.trim())`)
 	await(t, tab, `document.title === '✓ node-7: Healthy · pleg' && `+
 		`document.querySelector('#node a[href="/metrics"]') !== null`)
-	await(t, tab, `/events\s+active[^]*pidfd\s+not active/.test(document.getElementById('witnesses').innerText)`)
+	await(t, tab, `/events\s+active[^]*shim\s+not active/.test(document.getElementById('witnesses').innerText)`)
 }
 
 // The time is fitted to what has happened in the pods; the restarts of a container are one line of events.

@@ -63,7 +63,7 @@ func claim(t *testing.T, holds bool, what string) {
 }
 
 func TestNoPrivileges(t *testing.T) {
-	each(t, func(t *testing.T, _ string, m *Manifest) {
+	each(t, func(t *testing.T, socket string, m *Manifest) {
 		pod := m.DaemonSet.Spec.Template.Spec
 		isFalse := func(b *bool) bool { return b != nil && !*b }
 		claim(t, isFalse(pod.AutomountServiceAccountToken), "no service account token is mounted")
@@ -76,8 +76,11 @@ func TestNoPrivileges(t *testing.T) {
 		s := c.SecurityContext
 		claim(t, s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem, "its root file system is read-only")
 		claim(t, isFalse(s.AllowPrivilegeEscalation) && isFalse(s.Privileged), "it has and gains no privileges")
-		claim(t, reflect.DeepEqual(s.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
-			"it has no capability")
+		want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+		if socket != sockets["crio"] {
+			want.Add = []corev1.Capability{"DAC_OVERRIDE"}
+		}
+		claim(t, reflect.DeepEqual(s.Capabilities, want), "it has one capability, for containerd's shims")
 		claim(t, s.SeccompProfile == nil && s.RunAsUser == nil, "the pod's security context applies")
 		claim(t, m.Namespace.Name == m.DaemonSet.Namespace, "its namespace is the one in the file")
 		claim(t, m.Namespace.Labels["pod-security.kubernetes.io/enforce"] == "privileged",
@@ -92,7 +95,11 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 		pod := m.DaemonSet.Spec.Template.Spec
 		c := pod.Containers[0]
 		dir := filepath.Dir(socket)
-		claim(t, len(pod.Volumes) == 1 && len(c.VolumeMounts) == 1, "it has one volume")
+		want := 1
+		if socket == sockets["k3s"] {
+			want = 2 // that of the shims, too
+		}
+		claim(t, len(pod.Volumes) == want && len(c.VolumeMounts) == want, "it has one volume")
 		v, mount := pod.Volumes[0], c.VolumeMounts[0]
 		claim(t, v.HostPath != nil && v.HostPath.Path == dir && *v.HostPath.Type == corev1.HostPathDirectory,
 			"the directory of the socket is mounted")
@@ -157,7 +164,7 @@ func below(t *testing.T, goLimit, limit string) bool {
 	return isMiB && quantity(mib+"Mi") < 0.9*quantity(limit)
 }
 
-// The component of another runtime changes the path in three places, and nothing else.
+// The component of another runtime changes the path in three places, and what the shims need.
 func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 	for component, socket := range sockets {
 		if component == "" {
@@ -168,6 +175,17 @@ func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 		spec.Containers[0].Args[0] = "--runtime-endpoint=unix://" + socket
 		spec.Containers[0].VolumeMounts[0].MountPath = filepath.Dir(socket)
 		spec.Volumes[0].HostPath.Path = filepath.Dir(socket)
+		switch component {
+		case "k3s":
+			create := corev1.HostPathDirectoryOrCreate
+			spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts,
+				corev1.VolumeMount{Name: "shims", MountPath: "/run/containerd", ReadOnly: true})
+			spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "shims", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/run/containerd", Type: &create},
+			}})
+		case "crio":
+			spec.Containers[0].SecurityContext.Capabilities.Add = nil
+		}
 		claim(t, reflect.DeepEqual(want, got), component+" differs in the path alone")
 	}
 }
@@ -190,10 +208,6 @@ func TestNetworkPolicy(t *testing.T) {
 // A component changes what it is for, and nothing else.
 func TestComponents(t *testing.T) {
 	want := manifest(t)
-	want.DaemonSet.Spec.Template.Spec.HostPID = true
-	claim(t, reflect.DeepEqual(want, manifest(t, "host-pid")), "host-pid shares the node's process IDs")
-
-	want = manifest(t)
 	want.NetworkPolicy = nil // it would have no effect
 	spec := &want.DaemonSet.Spec.Template.Spec
 	spec.HostNetwork = true
@@ -216,9 +230,8 @@ func TestComponents(t *testing.T) {
 		"the agent's metrics are scraped")
 	claim(t, want.DaemonSet.Spec.Template.Labels[monitor.Spec.JobLabel] == "plegwatch", "the job is not called kubelet")
 
-	all := manifest(t, "crio", "host-network", "host-pid", "monitoring")
-	claim(t, all.DaemonSet.Spec.Template.Spec.HostNetwork && all.DaemonSet.Spec.Template.Spec.HostPID &&
-		all.PrometheusRule != nil, "components go together")
+	all := manifest(t, "crio", "host-network", "monitoring")
+	claim(t, all.DaemonSet.Spec.Template.Spec.HostNetwork && all.PrometheusRule != nil, "components go together")
 	for _, a := range []string{"10.0.0.1", "fd00::1"} {
 		l, err := net.ResolveTCPAddr("tcp", "["+a+"]:10271")
 		claim(t, err == nil && l.IP.String() == a, "a node's address may be in brackets")

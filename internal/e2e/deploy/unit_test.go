@@ -83,7 +83,8 @@ func TestUnit(t *testing.T) {
 	}
 
 	u := unit(t)
-	claim(t, u["CapabilityBoundingSet"][0] == "" && u["AmbientCapabilities"][0] == "", "it has no capability")
+	claim(t, u["CapabilityBoundingSet"][0] == "CAP_DAC_OVERRIDE" && u["AmbientCapabilities"][0] == "",
+		"it has one capability, for containerd's shims")
 	claim(t, strings.HasPrefix(unitAddress(t), "unix:///run/"+u["RuntimeDirectory"][0]+"/") &&
 		u["RuntimeDirectoryMode"][0] == "0700", "its first address is a socket that only root can make or open")
 	limit, isLimit := strings.CutPrefix(u["Environment"][0], "GOMEMLIMIT=")

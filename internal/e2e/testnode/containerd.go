@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,11 +163,14 @@ disabled_plugins = [
 
 func (c containerd) configure(dir, _ string) error {
 	state := filepath.Join(dir, "state")
-	if err := os.Mkdir(state, 0o711); err != nil {
+	switch err := os.Mkdir(state, 0o711); {
+	case errors.Is(err, fs.ErrExist): // of another version
+	case err != nil:
 		return err
-	}
-	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "mode=0711"); err != nil {
-		return fmt.Errorf("mounting %s: %w", state, err)
+	default:
+		if err := unix.Mount("tmpfs", state, "tmpfs", 0, "mode=0711"); err != nil {
+			return fmt.Errorf("mounting %s: %w", state, err)
+		}
 	}
 	values := struct {
 		Dir, Socket, Pause, CRI, Runc string

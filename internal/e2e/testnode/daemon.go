@@ -95,6 +95,21 @@ func (d *Daemon) boot(ctx context.Context) error {
 	return nil
 }
 
+// Replace has another version of the runtime start next, over what this one has left. The daemon must not run, and
+// no other method may be called meanwhile.
+func (d *Daemon) Replace(ctx context.Context, name string) error {
+	other, err := named(name)
+	if err != nil {
+		return err
+	}
+	programs, _, err := other.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	d.runtime, d.programs = other, programs
+	return other.family.configure(d.dir, programs)
+}
+
 // Runtime is what is run, and what it promises.
 func (d *Daemon) Runtime() Runtime { return d.runtime }
 

@@ -72,9 +72,6 @@ type Runtime struct {
 	// LateExits tells that it shows an exit only when runc has deleted the container.
 	LateExits bool
 
-	// ExitJSON is true if its shim writes exit.json into the bundle of a container that has ended.
-	ExitJSON bool
-
 	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
 	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
 	EarlyBy time.Duration
@@ -115,7 +112,6 @@ func Runtimes() []Runtime {
 			LosesExits:     c.version < "1.7",
 			LocksStatuses:  true,
 			LateExits:      true,
-			ExitJSON:       c.version >= "2.4",
 			GivesUp:        strings.HasPrefix(c.version, "1.7."),
 			family:         c,
 		})
@@ -143,11 +139,13 @@ func Names() []string {
 }
 
 // Chosen returns the runtime that Start starts.
-func Chosen() (Runtime, error) {
+func Chosen() (Runtime, error) { return named(runtimeName) }
+
+func named(name string) (Runtime, error) {
 	all := Runtimes()
-	i := slices.IndexFunc(all, func(r Runtime) bool { return r.Name == runtimeName })
+	i := slices.IndexFunc(all, func(r Runtime) bool { return r.Name == name })
 	if i < 0 {
-		return Runtime{}, fmt.Errorf("there is no runtime %q; there are %s", runtimeName, strings.Join(Names(), ", "))
+		return Runtime{}, fmt.Errorf("there is no runtime %q; there are %s", name, strings.Join(Names(), ", "))
 	}
 	return all[i], nil
 }

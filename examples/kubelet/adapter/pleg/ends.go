@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 
 	"github.com/kubepleg/pleg"
@@ -73,24 +72,13 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	return r.ExitSource.WatchContainerExits(ctx, connected, observe)
 }
 
-// follow has the library's connection know which containers run, so that it watches those from before too, and
-// forgets those that are gone. The generator's lists are made over the kubelet's connection.
+// follow has the library's connection know which containers exist, so that it keeps their ends, and forgets those
+// that are gone. The generator's lists are made over the kubelet's connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
-	inspected := make(map[types.UID]*pleg.Pod)
 	for ctx.Err() == nil {
 		wait := followAgain
-		if pods, err := runtime.GetPods(ctx, true); err == nil {
+		if _, err := runtime.GetPods(ctx, true); err == nil {
 			wait = followEvery
-			before := inspected
-			inspected = make(map[types.UID]*pleg.Pod, len(pods))
-			for _, pod := range pods {
-				if before[pod.ID] != pod { // the inspection of a running container finds its process
-					if _, err := runtime.GetPodStatus(ctx, pod); err != nil {
-						continue
-					}
-				}
-				inspected[pod.ID] = pod
-			}
 		}
 		select {
 		case <-ctx.Done():

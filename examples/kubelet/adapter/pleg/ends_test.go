@@ -66,8 +66,8 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	// What runs is followed.
-	for serverconfig.Of(server).TaskExitReaders() == 0 || server.Calls("ContainerStatus") < len(ids) {
+	// What exists is followed.
+	for serverconfig.Of(server).TaskExitReaders() == 0 || server.Calls("StreamContainers") == 0 {
 		select {
 		case <-done:
 			t.Fatal("the watch has ended")

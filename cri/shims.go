@@ -1,0 +1,562 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri/internal/wire"
+	"github.com/kubepleg/pleg/internal/backoff"
+)
+
+// This file asks containerd's shims for exits while containerd is away. Each pod has a shim, a process
+// that outlives containerd and has the exit of each container until containerd has deleted it. The shim
+// serves containerd's task API on a socket. Its Wait returns when the container has ended, or at once if
+// that was before, with code and time:
+//
+//	WaitRequest  { string id = 1; string exec_id = 2; }
+//	WaitResponse { uint32 exit_status = 1; Timestamp exited_at = 2; }
+//
+// The shims are asked only while containerd's own stream of events is down, or containerd does not answer a
+// full list. At rest this costs nothing, and a shim of containerd 1.6 and 1.7 keeps a goroutine for each
+// Wait that is given up, until the container ends.
+//
+// Nothing is lost in between. A container that ended before a shim is asked is still there, because
+// containerd deletes it. The calls go on until a full list has succeeded that began after the stream was
+// back, and that list shows what has happened until then.
+
+const (
+	// bundlesDir is where containerd's state directory has the bundles of CRI's containers.
+	bundlesDir = "io.containerd.runtime.v2.task/" + exitNamespace
+
+	// maxBundleFileBytes is how large a file of a bundle may be that is read. An address has some 90 bytes.
+	maxBundleFileBytes = 4 << 10
+
+	// awayAfter is how long containerd may take to accept the stream of exits, or for a full list, before the
+	// shims are asked.
+	awayAfter = 2 * time.Second
+	// shimPeriod is how often the bundles are read, and what failed is tried again, while the shims are asked.
+	shimPeriod = time.Second
+	// longestHold is how long the shims are asked at most after containerd was back.
+	longestHold = time.Hour
+
+	// maxExitCode is the highest exit code of a process on Linux.
+	maxExitCode = 255
+)
+
+// shimHold is how long after containerd was away for the nth time the list must begin that ends the calls.
+// An exit's event may have come before the stream was back, and the answer to Wait may come a little later.
+// It doubles, so that a node that is slow again and again does not make its shims keep many goroutines.
+var shimHold = backoff.Policy{First: time.Second, Longest: longestHold}
+
+// shimRetry is the delay before a shim that failed is asked again.
+var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}
+
+// The errors of shims, beside those of their connections.
+var (
+	errSilentShim   = errors.New("the shim does not answer")
+	errTooManyShims = errors.New("connections to shims already take half of the open files that this process may have")
+	errUnasked      = errors.New("the shim has answered a call that was not made")
+)
+
+// shimWatch asks the shims for exits, for one WatchContainerExits.
+type shimWatch struct {
+	runtime *Runtime
+	connect func()                            // called when the shims are asked
+	report  func(witness, pleg.ContainerExit) // called from several goroutines
+
+	wake    chan struct{} // has a token if it is to be looked whether the shims are to be asked
+	readers sync.WaitGroup
+
+	// Owned by run.
+	away    time.Time // when containerd was away last, or was first seen back
+	wasAway bool      // true if it was away in the last step
+	held    int       // how often it was back
+
+	mu     sync.Mutex
+	stream streamState // of containerd's own events; guarded by mu, as all below
+	opened time.Time   // when the stream was asked for first
+	asking bool        // true while the shims are asked
+	shims  map[string]*shim
+	tasks  map[string]*task
+}
+
+// streamState is the state of the runtime's own stream.
+type streamState int
+
+const (
+	streamOpening streamState = iota
+	streamUp
+	streamDown
+)
+
+// shim is a shim that is asked.
+type shim struct {
+	address string
+	conn    *ttrpcConn // nil if there is no connection
+	since   time.Time  // when it was connected
+	heard   bool       // true once it has answered
+	silent  bool       // true if it has not for long
+	calls   map[uint32]*task
+	failed  int       // how often in a row it could not be asked
+	retry   time.Time // when it may be asked again
+}
+
+// task is a container, or the sandbox's own process, that has a bundle.
+type task struct {
+	id      string
+	shim    *shim // nil if it is not waited for
+	ended   bool  // true once the shim has answered for good
+	err     error // why it is not waited for, or why its exit is not known
+	present bool  // owned by scan
+}
+
+func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.ContainerExit)) *shimWatch {
+	return &shimWatch{runtime: r, connect: connect, report: report, wake: make(chan struct{}, 1), opened: wallClock.Now(),
+		shims: map[string]*shim{}, tasks: map[string]*task{}}
+}
+
+// notify has run look whether the shims are to be asked.
+func (s *shimWatch) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// setStream notes the state of the runtime's own stream.
+func (s *shimWatch) setStream(state streamState) {
+	s.mu.Lock()
+	s.stream = state
+	s.mu.Unlock()
+	s.notify()
+}
+
+// listed notes that a full list has ended.
+func (s *shimWatch) listed() {
+	s.mu.Lock()
+	asking := s.asking
+	s.mu.Unlock()
+	if asking {
+		s.notify()
+	}
+}
+
+// run asks the shims when that is needed, until ctx ends. When it returns, nothing is reported any more.
+func (s *shimWatch) run(ctx context.Context) {
+	defer s.readers.Wait()
+	defer s.hangUp()
+	timer := time.NewTimer(awayAfter)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		if next := s.step(wallClock.Now()); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// step asks the shims, or ends that. It returns when it is to be called again; 0 for not before it is woken.
+func (s *shimWatch) step(now time.Time) (next time.Duration) {
+	begun, succeeded := s.runtime.exits.lists()
+	s.mu.Lock()
+	asking := s.asking
+	away := s.stream == streamDown || s.stream == streamOpening && now.Sub(s.opened) >= awayAfter ||
+		!begun.IsZero() && now.Sub(begun) >= awayAfter
+	s.mu.Unlock()
+	hold := shimHold.Wait(s.held + 1)
+	if away || s.wasAway {
+		s.away, s.wasAway = now, away
+	}
+	switch {
+	case away:
+	case !asking:
+		return 0
+	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without lists, too
+		s.held++
+		s.hangUp()
+		return 0
+	}
+	dir, _ := s.runtime.bundles()
+	if dir == "" {
+		return shimPeriod
+	}
+	s.connect()
+	s.scan(dir, now)
+	return shimPeriod
+}
+
+// scan asks for the exit of each container that has a bundle.
+func (s *shimWatch) scan(dir string, now time.Time) {
+	bundles, err := os.ReadDir(dir)
+	if err != nil && len(bundles) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asking = true
+	for _, bundle := range bundles {
+		t := s.tasks[bundle.Name()]
+		if t == nil && len(s.tasks) < maxReported {
+			t = &task{id: bundle.Name()}
+			s.tasks[t.id] = t
+		}
+		if t == nil {
+			continue
+		}
+		t.present = true
+		if t.shim == nil && !t.ended {
+			s.noteLocked(t, s.askLocked(t, filepath.Join(dir, t.id), now))
+		}
+	}
+	for id, t := range s.tasks {
+		if !t.present {
+			delete(s.tasks, id)
+		}
+		t.present = false
+	}
+	for _, shim := range s.shims {
+		if shim.conn != nil && !shim.heard && !shim.silent && now.Sub(shim.since) >= awayAfter {
+			shim.silent = true
+			s.runtime.metrics.refusals[shims].Inc()
+		}
+	}
+}
+
+// noteLocked notes why a container is not waited for.
+func (s *shimWatch) noteLocked(t *task, err error) {
+	if err != nil && t.err == nil {
+		s.runtime.metrics.refusals[shims].Inc()
+	}
+	t.err = err
+}
+
+// askLocked asks for the exit of a container.
+func (s *shimWatch) askLocked(t *task, bundle string, now time.Time) error {
+	at, err := readBootstrap(bundle)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it begins or is removed just now
+	}
+	if err != nil {
+		return err
+	}
+	of := s.shims[at.Address]
+	if of == nil {
+		of = &shim{address: at.Address, calls: map[uint32]*task{}}
+		s.shims[at.Address] = of
+	}
+	if of.conn == nil {
+		if now.Before(of.retry) {
+			return t.err
+		}
+		if err := s.openLocked(of, now); err != nil {
+			s.failLocked(of, err)
+			return err
+		}
+	}
+	wait, state := "containerd.task.v2.Task/Wait", "containerd.task.v2.Task/State"
+	if at.Version >= 3 {
+		wait, state = "containerd.task.v3.Task/Wait", "containerd.task.v3.Task/State"
+	}
+	request := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), t.id)
+	call, err := of.conn.send(wait, request)
+	if err == nil {
+		of.calls[call], t.shim = t, of
+		if len(of.calls) == 1 && !of.heard { // Wait may be unanswered for long. A shim that answers this one lives.
+			if call, err = of.conn.send(state, request); err == nil {
+				of.calls[call] = nil
+			}
+		}
+	}
+	if err != nil {
+		s.failLocked(of, err)
+	}
+	return err
+}
+
+// openLocked connects to a shim.
+func (s *shimWatch) openLocked(of *shim, now time.Time) error {
+	connected := 0
+	for _, other := range s.shims {
+		if other.conn != nil {
+			connected++
+		}
+	}
+	if connected >= maxOpenFiles()/2 {
+		return errTooManyShims
+	}
+	path, is := strings.CutPrefix(of.address, "unix://")
+	if !is || !filepath.IsAbs(path) {
+		return fmt.Errorf("the shim's address is %q, and not a unix socket", of.address)
+	}
+	conn, err := dialTTRPC(s.runtime.opts.onHost(path))
+	if err != nil {
+		return err
+	}
+	of.conn, of.since, of.heard, of.silent = conn, now, false, false
+	s.readers.Go(func() { s.read(of, conn) })
+	return nil
+}
+
+// failLocked ends the connection to a shim.
+func (s *shimWatch) failLocked(of *shim, err error) {
+	if of.conn != nil {
+		_ = of.conn.Close()
+		of.conn = nil
+	}
+	for call, t := range of.calls {
+		if t != nil {
+			t.shim = nil
+			s.noteLocked(t, err)
+		}
+		delete(of.calls, call)
+	}
+	of.failed++
+	of.retry = wallClock.Now().Add(shimRetry.Wait(of.failed))
+}
+
+// read takes the answers of a shim until its connection ends.
+func (s *shimWatch) read(of *shim, conn *ttrpcConn) {
+	err := guarded(func() error {
+		for {
+			answer, err := conn.receive()
+			if err != nil {
+				return err
+			}
+			if err := s.take(of, conn, answer); err != nil {
+				return err
+			}
+		}
+	})
+	if broken := (*net.OpError)(nil); errors.Is(err, io.EOF) || errors.As(err, &broken) {
+		err = fmt.Errorf("the shim at %s has ended the connection: %w", cutText(of.address), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of.conn == conn {
+		s.failLocked(of, err)
+	}
+}
+
+// take takes an answer.
+func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
+	s.mu.Lock()
+	t, asked := of.calls[answer.call]
+	if !asked || of.conn != conn {
+		s.mu.Unlock()
+		return errUnasked
+	}
+	delete(of.calls, answer.call)
+	of.heard, of.silent, of.failed = true, false, 0
+	exit, err := pleg.ContainerExit{}, answer.err
+	if t != nil {
+		t.shim = nil
+		if err == nil {
+			exit, err = decodeWait(t.id, answer.payload)
+			t.ended = true // what is bad stays bad
+		}
+		if status.Code(err) == codes.NotFound { // containerd has deleted it, or creates it just now
+			err = nil
+		}
+		s.noteLocked(t, err)
+	}
+	s.mu.Unlock()
+	if exit.ContainerID != "" {
+		s.report(shims, exit)
+	}
+	return nil
+}
+
+// decodeWait decodes the answer to Wait. The exit has no ID if the answer is not one.
+func decodeWait(id string, payload []byte) (pleg.ContainerExit, error) {
+	var code uint64
+	var at time.Time
+	whole := wire.Each(payload, func(number int, field []byte, n uint64) {
+		switch number {
+		case 1:
+			code = n
+		case 2:
+			at = decodeTime(field)
+		}
+	})
+	if !whole || code > maxExitCode || at.IsZero() {
+		return pleg.ContainerExit{}, fmt.Errorf("the shim says that %s has ended with %d at %d", shortID(id),
+			min(code, math.MaxInt32), at.Unix())
+	}
+	return pleg.ContainerExit{ContainerID: id, ExitCode: int(code), FinishedAt: at}, nil
+}
+
+// hangUp ends all calls.
+func (s *shimWatch) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.shims {
+		if of.conn != nil {
+			_ = of.conn.Close()
+			of.conn = nil
+		}
+	}
+	clear(s.shims)
+	for id, t := range s.tasks {
+		if t.shim, t.err = nil, nil; !t.ended {
+			delete(s.tasks, id)
+		}
+	}
+	s.asking = false
+}
+
+// state returns whether the shims can be asked, and why not or which cannot.
+func (s *shimWatch) state() witnessState {
+	if dir, why := s.runtime.bundles(); dir == "" {
+		return witnessState{why: why}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state, failing := witnessState{active: true}, 0
+	for _, t := range s.tasks {
+		err := t.err
+		if t.shim != nil {
+			state.asked++
+			if t.shim.silent {
+				err = errSilentShim
+			}
+		}
+		if err != nil {
+			failing, state.why = failing+1, err
+		}
+	}
+	if failing > 0 {
+		state.why = fmt.Errorf("%d of %d containers: %w", failing, len(s.tasks), state.why)
+	}
+	return state
+}
+
+// bootstrap says how a shim is reached. It is the JSON of bootstrap.json.
+type bootstrap struct {
+	Version           int
+	Address, Protocol string
+}
+
+// readBootstrap reads how the shim of a bundle is reached. containerd 2 writes bootstrap.json, also for a
+// shim of an earlier version when it takes it over. Before, there is a file with the address.
+func readBootstrap(bundle string) (bootstrap, error) {
+	content, _, err := readSmallFile(filepath.Join(bundle, "bootstrap.json"), maxBundleFileBytes)
+	var of bootstrap
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		content, _, err = readSmallFile(filepath.Join(bundle, "address"), maxBundleFileBytes)
+		of = bootstrap{2, strings.TrimSpace(string(content)), "ttrpc"}
+	case err == nil:
+		if err = json.Unmarshal(content, &of); err != nil {
+			err = fmt.Errorf("reading bootstrap.json of %s: %w", shortID(filepath.Base(bundle)), err)
+		}
+	}
+	if err == nil && of.Protocol != "ttrpc" {
+		err = fmt.Errorf("the shim speaks %q, and not ttrpc", of.Protocol)
+	}
+	return of, err
+}
+
+// bundles returns the directory with the bundles of containerd's containers, or else why there is none; neither of
+// another runtime, or without a state directory.
+func (r *Runtime) bundles() (path string, why error) {
+	if v := r.version.Load(); v != nil && v.name != "containerd" {
+		return "", nil
+	}
+	var states []string
+	if r.opts.stateDir != "" {
+		states = []string{r.opts.stateDir}
+	} else if socket := r.dialer.path.Load(); socket != nil && !r.opts.stateDirGiven {
+		at := r.opts.followed(*socket)
+		// The second is where k0s and MicroK8s have it.
+		states = []string{filepath.Dir(at), strings.TrimSuffix(at, ".sock")}
+		if found := r.stateDir.Load(); found != nil {
+			states = append(states, *found)
+		}
+	}
+	for _, state := range states {
+		path := filepath.Join(state, bundlesDir)
+		dir, err := os.Open(path)
+		switch {
+		case err == nil:
+			return path, dir.Close()
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // it may be there, and is tried again
+			return path, nil
+		}
+		if why == nil || errors.Is(why, fs.ErrNotExist) && !errors.Is(err, fs.ErrNotExist) {
+			why = err
+		}
+	}
+	return "", why
+}
+
+// followed returns where a path leads if it is a link, also if nothing is there: containerd removes its socket
+// when it stops.
+func (o *options) followed(path string) string {
+	for range 10 {
+		target, err := os.Readlink(path)
+		switch {
+		case err != nil:
+			return path
+		case filepath.IsAbs(target):
+			path = o.onHost(target)
+		default:
+			path = filepath.Join(filepath.Dir(path), target)
+		}
+	}
+	return path
+}
+
+// onHost returns where this process has a path of the node.
+func (o *options) onHost(path string) string {
+	if o.hostRoot == "" {
+		return path
+	}
+	below := filepath.Join(o.hostRoot, path)
+	if _, err := os.Lstat(below); err != nil {
+		if _, err := os.Lstat(filepath.Dir(below)); err != nil {
+			return path
+		}
+	}
+	return below
+}
+
+// findStateDir asks containerd for its state directory, unless the bundles have been found already.
+func (r *Runtime) findStateDir(ctx context.Context) {
+	if dir, _ := r.bundles(); dir != "" || r.opts.stateDirGiven {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, awayAfter)
+	defer cancel()
+	var dir string
+	if err := r.do(ctx, rpcStatus, target{}, func() (err error) {
+		dir, err = r.fetchStateDir(ctx)
+		return err
+	}); err != nil || !filepath.IsAbs(dir) {
+		return
+	}
+	// containerd's CRI says where it has its own state, which is below that of containerd.
+	dir = r.opts.onHost(filepath.Dir(dir))
+	r.stateDir.Store(&dir)
+}

@@ -1,0 +1,88 @@
+package e2e_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg"
+)
+
+// Containers end during an outage of containerd before an agent starts in it, between the end of one agent and the
+// start of the next, and afterwards. The agent that starts last reports each end once, with its code and time. It
+// does so too if containerd 2.4 comes back in the place of 1.7.
+func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		restarts bool   // true if an agent ends in the outage
+		upgrade  string // what comes back; empty for what was there
+	}{
+		{"start", false, ""},
+		{"restart", true, ""},
+		{"restart and upgrade", true, "containerd-2.4"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newBareNode(t)
+			if n.daemon.ExitsDir() != "" || test.upgrade != "" && n.daemon.Runtime().Name != "containerd-1.7" {
+				t.Skip("not of", n.daemon.Runtime().Name)
+			}
+			config := watcherConfig{Endpoint: n.daemon.Endpoint()}
+			pod := n.runPod("away")
+			phases := n.runMortals(pod, 4, *awayRounds)
+			var before *awayWatcher
+			if test.restarts {
+				before = n.startWatcher("before", config)
+				before.ask("")
+			}
+			n.must(n.daemon.Kill())
+			n.endAll(phases[0], 100*time.Millisecond)
+			if before != nil {
+				before.stop()
+			}
+			n.endAll(phases[1], 100*time.Millisecond)
+			w := n.startWatcher("agent", config)
+			time.Sleep(time.Second)
+			n.endAll(phases[2], 100*time.Millisecond)
+			time.Sleep(time.Second)
+			latest := time.Now()
+			if test.upgrade != "" {
+				n.must(n.daemon.Replace(n.ctx, test.upgrade))
+			}
+			n.must(n.daemon.Restart(n.ctx))
+			n.eventually("the start", func() string {
+				if !w.has(phases[3][0].id, pleg.ContainerStarted) {
+					return "not reported"
+				}
+				return ""
+			})
+			n.endAll(phases[3], 100*time.Millisecond)
+			for i, phase := range phases {
+				for _, m := range phase {
+					if m.latest = latest; i == 3 {
+						m.latest = m.gone.Add(lateTime)
+					}
+				}
+			}
+			all := slices.Concat(phases...)
+			for _, m := range all {
+				n.awaitExit(m.id)
+			}
+			time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
+			t.Log(w.ask(pod.UID))
+			right := 0
+			for i, m := range all {
+				if m.byRuntime {
+					t.Logf("the runtime has ended %.12s", m.id)
+					right++
+					continue
+				}
+				if wrong, _, _ := w.judge(m, 0); wrong == "" {
+					right++
+				} else {
+					t.Errorf("%.12s, of phase %d: %s", m.id, i/len(phases[0]), wrong)
+				}
+			}
+			t.Logf("%d of %d right", right, len(all))
+		})
+	}
+}
