@@ -26,7 +26,8 @@ import (
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=kubelet", n), func(b *testing.B) {
-			runtime := newKubeRuntime(b, overcri.StartServer(b, n))
+			runtime, disconnect := newKubeRuntime(b, overcri.StartServer(b, n))
+			defer disconnect()
 			g := kubeletBench{newKubeletPLEG(runtime, 4*n, kubecontainer.NewCache())}
 			g.Relist()
 			told := len(g.Watch())
@@ -45,21 +46,21 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 }
 
 // newKubeRuntime returns the kubelet's runtime manager with what it needs to list
-// and to inspect; all else is missing.
-func newKubeRuntime(b *testing.B, endpoint string) kubecontainer.Runtime {
-	b.Helper()
-	ctx := klog.NewContext(b.Context(), logr.Discard())
+// and to inspect; all else is missing. disconnect closes its connection.
+func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runtime, disconnect func()) {
+	tb.Helper()
+	ctx := klog.NewContext(tb.Context(), logr.Discard())
 	service, err := remote.NewRemoteRuntimeServiceBuilder().
 		WithEndpoint(endpoint).WithConnectionTimeout(2 * time.Minute).WithTracerProvider(noop.NewTracerProvider()).
 		WithUseStreaming(false).Build(ctx)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	runtime, _, err := kuberuntime.NewKubeGenericRuntimeManager(
+	runtime, _, err = kuberuntime.NewKubeGenericRuntimeManager(
 		ctx,
 		&record.FakeRecorder{},
 		nil, nil, nil, // probe results
-		b.TempDir(), b.TempDir(), // root and logs
+		tb.TempDir(), tb.TempDir(), // root and logs
 		&cadvisorapi.MachineInfo{},
 		nil, 110, // pod states, most pods
 		kubecontainer.RealOS{},
@@ -74,7 +75,7 @@ func newKubeRuntime(b *testing.B, endpoint string) kubecontainer.Runtime {
 		nil, nil, nil, // tokens, service accounts, init containers
 	)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	return runtime
+	return runtime, func() { _ = service.Close(ctx) }
 }

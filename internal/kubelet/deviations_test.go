@@ -55,6 +55,8 @@ var deviations = []deviation{
 	{"16", "with EventedPLEG, lists a pod at once when a container has stopped", "at every event", showHintOfStart},
 	{"17", "with EventedPLEG, opens the event stream five times", "opens it for ever", showStreamEnds},
 	{"18", "with EventedPLEG, skips an event that names no pod", "lists all pods", showHintWithoutPod},
+	{"31", "takes the container with the latest creation time for the newest of its name",
+		"takes the one with the greatest attempt", showClockSetBack},
 	{"LookupNewerThan", "has readers that cannot be cancelled", "has a form with a context", showCancel},
 	{"PodSync", "sends no PodSync for a reinspection that found a change",
 		"sends one for every reinspection of a known pod", showPodSync},
