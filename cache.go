@@ -156,15 +156,15 @@ func (c *PodCache) setLocked(uid types.UID, status *PodStatus, err error, timest
 	if e.status != nil && e.stored.After(timestamp) {
 		return false
 	}
-	old := e.status
+	was := *e
 	switch {
 	case status != nil:
 		e.status = status
-	case err == nil || old == nil:
+	case err == nil || was.status == nil:
 		e.status = emptyStatus(uid)
 	}
 	e.err, e.stored, e.observed, e.held = err, timestamp, timestamp, held
-	c.indexLocked(uid, e, old)
+	c.indexLocked(uid, e, &was)
 	c.wakeLocked(uid)
 	return true
 }
@@ -193,9 +193,9 @@ func (c *PodCache) Delete(uid types.UID) {
 	if e == nil {
 		return
 	}
-	old := e.status
+	was := *e
 	e.status, e.listed = nil, nil
-	c.indexLocked(uid, e, old)
+	c.indexLocked(uid, e, &was)
 	*e = cacheEntry{}
 	c.forgetLocked(uid, e)
 	c.wakeLocked(uid)
@@ -320,7 +320,8 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 // no other container's ID starts with them.
 //
 // ByContainerID also finds containers that are listed but not yet inspected. Their status has only the
-// listed fields: name, image, state and labels. If several pods have the ID, which is bad data, the newest is returned.
+// listed fields: name, image, state and labels. All look-ups find pods that were never inspected
+// successfully, with what lists have of them. If several pods have the ID, which is bad data, the newest is returned.
 //
 // Lost containers, names and addresses are found for one more minute, by the generator's clock, because
 // flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At
@@ -359,11 +360,10 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form, newest first.
-// Pods that had the address less than a minute ago come last, with GoneAt set.
-//
-// Pods on the host's network share its address, if the runtime reports it. A pod keeps its last
-// address when its network is torn down, so another pod may have the same address by now.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form: those with a ready
+// sandbox, which use it, newest first, and then those that keep it from a network that was torn down.
+// Pods that had the address less than a minute ago come last, with GoneAt set. Pods on the host's
+// network share its address, if the runtime reports it.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
@@ -374,27 +374,31 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	for uid, went := range c.index.pods[key] {
 		if went != nil {
 			statuses = append(statuses, went.status)
-		} else if e := c.entries[uid]; key.kind == indexContainer {
-			statuses = append(statuses, e.withListed(uid))
 		} else {
-			statuses = append(statuses, e.status) // not nil: only a status has keys of this kind
+			statuses = append(statuses, c.entries[uid].withListed(uid))
 		}
 	}
 	c.mu.RUnlock()
+	uses := func(s *PodStatus) int {
+		return oneIf[int](key.kind == indexIP && slices.ContainsFunc(s.SandboxStatuses, isReady))
+	}
 	slices.SortFunc(statuses, func(a, b *PodStatus) int {
 		if a.GoneAt.IsZero() != b.GoneAt.IsZero() {
 			return a.GoneAt.Compare(b.GoneAt)
 		}
-		return cmp.Or(b.GoneAt.Compare(a.GoneAt), cmp.Compare(createdAt(b), createdAt(a)), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(b.GoneAt.Compare(a.GoneAt), uses(b)-uses(a), cmp.Compare(createdAt(b), createdAt(a)),
+			cmp.Compare(a.ID, b.ID))
 	})
 	return statuses
 }
 
-// withListed returns the status, or a copy with the listed containers and sandboxes that it lacks.
+// withListed returns the status, or a copy with what the list has and the status lacks: containers and sandboxes
+// and, if no inspection has succeeded, the pod's name and labels.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status
-	if e.status == nil && e.listed != nil {
+	nameless := status.Name == "" && e.listed != nil
+	if nameless {
 		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
 		full.Annotations = e.listed.Annotations
 	}
@@ -406,7 +410,7 @@ func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 		}
 	}
 	was := len(status.ContainerStatuses) + len(status.SandboxStatuses)
-	if was == len(full.ContainerStatuses)+len(full.SandboxStatuses) {
+	if !nameless && was == len(full.ContainerStatuses)+len(full.SandboxStatuses) {
 		return status
 	}
 	return &full
@@ -421,9 +425,9 @@ func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
 	return &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: state}
 }
 
-// indexLocked updates the index after a change of e.status, which was old, or of e.listed.
-func (c *PodCache) indexLocked(uid types.UID, e *cacheEntry, old *PodStatus) {
-	e.keys = c.index.replace(uid, e.keys, old, e.listed, e.status)
+// indexLocked updates the index after a change of e.status or e.listed. was is the entry before.
+func (c *PodCache) indexLocked(uid types.UID, e, was *cacheEntry) {
+	e.keys = c.index.replace(uid, e, was)
 }
 
 // createdAt returns when the newest sandbox or container was created, in nanoseconds since 1970.

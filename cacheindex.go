@@ -53,13 +53,12 @@ func containerKey(id string) indexKey {
 	return indexKey{indexContainer, "", id[:min(len(id), shortestID)]}
 }
 
-// replace computes the keys of a pod from its list and status, updates the index, and returns them.
-// keys and old are the pod's keys and status before. For most pods nothing changes.
-func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, listed *Pod, status *PodStatus,
-) []indexKey {
-	x.keys = appendKeys(x.keys[:0], listed, status)
-	if slices.Equal(keys, x.keys) {
-		return keys
+// replace computes the keys of a pod's entry, updates the index, and returns them. was is the entry before. For
+// most pods nothing changes.
+func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
+	x.keys = appendKeys(x.keys[:0], e.listed, e.status)
+	if slices.Equal(was.keys, x.keys) {
+		return was.keys
 	}
 	now := slices.Clone(x.keys)
 	kept := make(map[indexKey]bool, len(now))
@@ -71,11 +70,11 @@ func (x *cacheIndex) replace(uid types.UID, keys []indexKey, old *PodStatus, lis
 		x.pods[key][uid] = nil
 	}
 	var last *PodStatus
-	if old != nil && !x.now.IsZero() {
-		copied := *old
+	if !x.now.IsZero() {
+		copied := *was.withListed(uid)
 		copied.GoneAt, last = x.now, &copied
 	}
-	for _, key := range keys {
+	for _, key := range was.keys {
 		switch {
 		case kept[key] || x.pods[key][uid] != nil: // the second is true if keys has the key twice
 		case last == nil:
@@ -120,10 +119,11 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 			keys = append(keys, key)
 		}
 	}
-	for _, list := range [...][]*Container{listed.containers(), listed.sandboxes()} {
-		for _, c := range list {
-			add(containerKey(c.ID.ID))
-		}
+	for _, c := range itemsOf(listed) {
+		add(containerKey(c.ID.ID))
+	}
+	if listed != nil {
+		add(indexKey{indexName, listed.Namespace, listed.Name})
 	}
 	if status == nil {
 		return keys

@@ -46,8 +46,8 @@ func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entryLocked(pod.ID)
-	old := e.status
-	status := *cmp.Or(old, emptyStatus(pod.ID))
+	was := *e
+	status := *cmp.Or(e.status, emptyStatus(pod.ID))
 	exits := make(map[string]*Status)
 	for _, container := range pod.Containers {
 		if s := newer[container.ID.ID]; hasExited(s) {
@@ -58,7 +58,7 @@ func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	status.ContainerStatuses = withMissing(withStatuses(status.ContainerStatuses, exits), pod, add)
 	status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, exits)
 	e.status = &status
-	c.indexLocked(pod.ID, e, old)
+	c.indexLocked(pod.ID, e, &was)
 }
 
 // setObserved sets when the pod was observed, and cacheEntry.held.
@@ -73,8 +73,9 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entryLocked(pod.ID)
+	was := *e
 	e.listed = pod
-	c.indexLocked(pod.ID, e, e.status)
+	c.indexLocked(pod.ID, e, &was)
 }
 
 // withMissing returns the statuses with those that the pod's other containers get from add, if not nil: in the order

@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,10 +43,8 @@ func (r *reconciler) completeFullList(res *result) {
 func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.sched.FullListEnded(c, false)
 	r.metrics.relistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
-	if r.listErr == nil || r.listErr.Error() != err.Error() {
-		r.out.error(err, "Cannot list pods; will try again every period")
-	}
 	if r.listErr == nil {
+		r.out.error(err, "Cannot list pods; will try again every period")
 		r.listFailingSince = r.sched.Now
 	}
 	r.listErr, r.listErrAt = err, r.sched.Now
@@ -196,15 +195,12 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 // noteChange records a change that a list shows, and counts its transitions.
 func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	rec := found.rec
-	isFirst, before := r.firstFull.Number == 0 || c.Stamp == r.firstFull, rec.change
-	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause)}
-	switch {
-	case isFirst:
+	isFirst := rec.change == nil && rec.published == nil && (r.firstFull.Number == 0 || c.Stamp == r.firstFull)
+	rec.change = &change{stamp: c.Stamp, cause: Cause(c.Cause), initial: cmp.Or(rec.change, &change{}).initial}
+	if isFirst {
 		rec.change.initial = rec.listed
-	case before != nil:
-		rec.change.initial = before.initial
 	}
 	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
-	r.noteTransitions(rec, found.transitions, c.Began, isFirst && rec.published == nil)
+	r.noteTransitions(rec, found.transitions, c.Began, isFirst)
 	r.forgetStatuses(rec, nil)
 }

@@ -85,8 +85,8 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list
 	cause Cause
-	// initial is the pod as the first full list, or a pod list before it, showed it; nil for none, and for
-	// later changes. Events from nothing to it are Initial.
+	// initial is the pod as its first list showed it, if that was the first full list or a pod list before that;
+	// else nil, as for later changes. Events from nothing to it are Initial.
 	initial *Pod
 }
 

@@ -10,47 +10,55 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// containerd shows the exit code 255 and the reason "Unknown" for a container that ended while containerd
-// was away. The library may have seen the end, by its own connection. Then the kubelet gets that, in the
-// statuses of the generator and wherever else it inspects a pod: before a pod is terminated, for example.
-
+// The exit code and reason of containerd for a container that ended while containerd was away, and the code of
+// CRI-O while it has no exit file. The library may have seen the end, by its own connection. Then the kubelet gets
+// that, in the statuses of the generator and wherever else it inspects a pod: before a pod is terminated, for example.
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
+	crioNoCode    = -1
 )
 
-// seenEnds is the library's own connection, which knows ends that the kubelet's does not. It is set before the
-// generator starts, unless there are no exit events.
-type seenEnds struct{ pleg.Runtime }
+func isUnknown(s *kubecontainer.Status) bool {
+	return s.State == kubecontainer.ContainerStateExited &&
+		(s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode)
+}
 
-// withSeenEnds has a status show the ends that the library has seen in place of those that nobody knows.
-func (r *nodeRuntime) withSeenEnds(ctx context.Context, status *kubecontainer.PodStatus) error {
-	if status == nil || r.ends.Runtime == nil {
-		return nil
+// maxEnds bounds the ends that are kept: far more than a node has containers.
+const maxEnds = 10000
+
+// seenEnds has the exits that the library has reported, by container ID.
+type seenEnds struct {
+	mu   sync.Mutex
+	byID map[string]pleg.ContainerExit
+}
+
+func (e *seenEnds) add(exit pleg.ContainerExit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byID == nil || len(e.byID) >= maxEnds {
+		e.byID = make(map[string]pleg.ContainerExit)
 	}
-	isUnknown := func(s *kubecontainer.Status) bool {
-		return s.State == kubecontainer.ContainerStateExited && s.ExitCode == unknownCode && s.Reason == unknownReason
+	e.byID[exit.ContainerID] = exit
+}
+
+// correct has a status show the ends that the library has seen in place of those that nobody knows.
+func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
+	if status == nil {
+		return
 	}
-	pod := &pleg.Pod{ID: status.ID}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, s := range status.ContainerStatuses {
-		if isUnknown(s) {
-			pod.Containers = append(pod.Containers,
-				&pleg.Container{ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.ContainerStateExited})
+		exit, seen := e.byID[s.ID.ID]
+		if !seen || !isUnknown(s) {
+			continue
+		}
+		s.ExitCode, s.FinishedAt, s.Reason, s.Message = exit.ExitCode, exit.FinishedAt, "Completed", ""
+		if exit.ExitCode != 0 {
+			s.Reason = "Error"
 		}
 	}
-	if len(pod.Containers) == 0 {
-		return nil
-	}
-	seen, err := r.ends.GetPodStatus(ctx, pod)
-	if err != nil {
-		return err
-	}
-	for _, s := range status.ContainerStatuses {
-		if end := seen.FindContainerStatusByID(s.ID.ID); isUnknown(s) && end != nil && !end.EndUnknown {
-			s.ExitCode, s.Reason, s.Message, s.FinishedAt = end.ExitCode, end.Reason, end.Message, end.FinishedAt
-		}
-	}
-	return nil
 }
 
 // followEvery is how often the library's own connection lists and, after a list that failed, tries again.
@@ -69,11 +77,14 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	if runtime, ok := r.ExitSource.(pleg.Runtime); ok {
 		following.Go(func() { follow(ctx, runtime) })
 	}
-	return r.ExitSource.WatchContainerExits(ctx, connected, observe)
+	return r.ExitSource.WatchContainerExits(ctx, connected, func(exit pleg.ContainerExit) {
+		r.ends.add(exit)
+		observe(exit)
+	})
 }
 
-// follow has the library's connection know which containers exist, so that it keeps their ends, and forgets those
-// that are gone. The generator's lists are made over the kubelet's connection.
+// follow has the library's connection know whether lists are answered, and which pods the containers are of. The
+// generator's lists are made over the kubelet's connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	for ctx.Err() == nil {
 		wait := followAgain

@@ -30,7 +30,7 @@ func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Po
 func (r *nodeRuntime) GetPodStatus(ctx context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	status, err := r.Runtime.GetPodStatus(ctx, pod)
 	if err == nil {
-		err = r.withSeenEnds(ctx, status)
+		r.ends.correct(status)
 	}
 	return status, err
 }

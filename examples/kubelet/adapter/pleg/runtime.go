@@ -59,6 +59,7 @@ func (r podRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodS
 		converted.ContainerStatuses = append(converted.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID(s.ID), Name: s.Name, State: pleg.State(s.State), ExitCode: s.ExitCode, Reason: s.Reason,
 			Message: message, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Source: s,
+			EndUnknown: isUnknown(s),
 		})
 	}
 	return converted, nil
@@ -116,6 +117,7 @@ type eventedRuntime struct {
 type exitingRuntime struct {
 	eventedRuntime
 	pleg.ExitSource
+	ends *seenEnds
 }
 
 // adapt returns the runtime as the library sees it, with exit events if it is to have them.
@@ -128,8 +130,7 @@ func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	if err != nil {
 		return evented, err
 	}
-	r.ends.Runtime = source
-	return exitingRuntime{evented, source}, nil
+	return exitingRuntime{evented, source, r.ends}, nil
 }
 
 // WatchContainerEvents implements pleg.EventSource.

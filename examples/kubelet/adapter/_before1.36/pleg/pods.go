@@ -20,7 +20,7 @@ func (r *nodeRuntime) GetPodStatus(ctx context.Context, uid types.UID, name, nam
 ) (*kubecontainer.PodStatus, error) {
 	status, err := r.Runtime.GetPodStatus(ctx, uid, name, namespace)
 	if err == nil {
-		err = r.withSeenEnds(ctx, status)
+		r.ends.correct(status)
 	}
 	return status, err
 }
