@@ -17,8 +17,9 @@ import (
 )
 
 // removeFolders removes the folders of pods that are gone. Each folder has the UID of a pod as its
-// name, and was made when a list showed that pod.
-func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string) error {
+// name, and was made when a list showed that pod. The runtime may have lost its pods, and the kubelet
+// makes them again, with the same UIDs: known asks the kubelet.
+func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string, known func(types.UID) (bool, error)) error {
 	folders, err := os.ReadDir(root) // before the list, which shows the pods of all these folders
 	if err != nil {
 		return err
@@ -28,20 +29,27 @@ func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string) error 
 	}
 	var errs []error
 	for _, folder := range folders {
-		if _, exists, _ := g.Cache().Lookup(types.UID(folder.Name())); !exists {
-			errs = append(errs, os.RemoveAll(filepath.Join(root, folder.Name())))
+		uid := types.UID(folder.Name())
+		if _, exists, _ := g.Cache().Lookup(uid); exists {
+			continue
 		}
+		exists, err := known(uid)
+		if err == nil && !exists {
+			err = os.RemoveAll(filepath.Join(root, folder.Name()))
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// Folders of pods that exist stay, also if the pod cannot be inspected. If the list fails, all stay.
+// Folders of pods that exist stay, also if the pod cannot be inspected, or only the kubelet knows it or cannot be asked.
+// If the list fails, all stay.
 func TestRemoveFolders(t *testing.T) {
 	root, runtime := t.TempDir(), plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("bad", plegtest.Running("app")))
 	runtime.Fail(plegtest.GetPodStatus, "bad", errors.New("broken"))
 	g := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
-	for _, uid := range []string{"web", "bad", "gone"} {
+	for _, uid := range []string{"web", "bad", "gone", "known", "unanswered"} {
 		if err := os.Mkdir(filepath.Join(root, uid), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -57,12 +65,19 @@ func TestRemoveFolders(t *testing.T) {
 		return names
 	}
 
+	known := func(uid types.UID) (bool, error) { // by the kubelet
+		if uid == "unanswered" {
+			return false, errors.New("the kubelet is away")
+		}
+		return uid == "known", nil
+	}
 	heal := runtime.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("away"))
-	if err := removeFolders(t.Context(), g, root); err == nil || len(left()) != 3 {
+	if err := removeFolders(t.Context(), g, root, known); err == nil || len(left()) != 5 {
 		t.Errorf("without a list: %v, %q", err, left())
 	}
 	heal()
-	if err := removeFolders(t.Context(), g, root); err != nil || !slices.Equal(left(), []string{"bad", "web"}) {
+	err := removeFolders(t.Context(), g, root, known)
+	if err == nil || !slices.Equal(left(), []string{"bad", "known", "unanswered", "web"}) {
 		t.Errorf("%v, %q", err, left())
 	}
 }

@@ -441,3 +441,66 @@ func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
 		}
 	})
 }
+
+// Rule 26: no inspection of a pod has succeeded. Look-ups have what its list shows, also for a minute after it went.
+func TestRule26LookupsOfAPodThatCannotBeInspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		pod := bare("a", plegtest.Running("container-a1"))
+		pod.Namespace, pod.Name, pod.Labels = "shop", "cart", map[string]string{"app": "cart"}
+		n.SetPods(pod)
+		n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
+		n.start()
+		look := func(gone bool) {
+			t.Helper()
+			byID, _ := n.cache.ByContainerID("container-a1")
+			for what, found := range map[string][]*pleg.PodStatus{"name": n.cache.ByName("shop", "cart"), "ID": {byID}} {
+				if len(found) != 1 || found[0].Namespace != "shop" || found[0].Name != "cart" || found[0].Labels["app"] != "cart" ||
+					len(found[0].ContainerStatuses) != 1 || found[0].GoneAt.IsZero() == gone {
+					t.Errorf("by %s, gone %v: %+v", what, gone, found)
+				}
+			}
+		}
+		time.Sleep(5 * time.Second)
+		look(false)
+		n.RemovePod("a")
+		time.Sleep(5 * time.Second)
+		look(true)
+		time.Sleep(time.Minute)
+		if got := n.cache.ByName("shop", "cart"); len(got) != 0 {
+			t.Errorf("a minute later: %+v", got)
+		}
+	})
+}
+
+// Rule 26: a new container of a known pod came and went while its inspection was slow.
+func TestRule26LookupOfAContainerThatWasNeverInspected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("container-a1")))
+		n.start()
+		n.Delay(plegtest.GetPodStatus, "a", 30*time.Second)
+		n.SetContainer("a", "container-a2", pleg.ContainerStateRunning)
+		time.Sleep(1500 * time.Millisecond)
+		n.RemoveContainer("a", "container-a2")
+		time.Sleep(2 * time.Second)
+		status, found := n.cache.ByContainerID("container-a2")
+		if !found || status.GoneAt.IsZero() || status.FindContainerStatusByID("container-a2") == nil || status.ID != "a" {
+			t.Errorf("%v %+v", found, status)
+		}
+	})
+}
+
+// Rule 26: a pod that has ended keeps its address, and comes after the pod that has it now, whichever is newer.
+func TestRule26PodWithAReadySandboxComesFirst(t *testing.T) {
+	cache := pleg.NewCache()
+	owner := lookupStatus("owner", "owner", 1, nil, []string{"10.0.0.1"})
+	owner.SandboxStatuses[0].State = runtimeapi.PodSandboxState_SANDBOX_READY
+	ended := lookupStatus("ended", "ended", 2, nil, []string{"10.0.0.1"})
+	ended.SandboxStatuses[0].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	cache.Set("owner", owner, nil, at(1))
+	cache.Set("ended", ended, nil, at(1))
+	if found := cache.ByIP("10.0.0.1"); len(found) != 2 || found[0].ID != "owner" {
+		t.Errorf("%+v", found)
+	}
+}
