@@ -20,6 +20,15 @@ func cutText(s string) string {
 	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
 }
 
+// cutMessage returns the beginning of a container's message, with at least the 4,096 bytes that the kubelet keeps of
+// one. containerd's StartError contains the tenant's command.
+func cutMessage(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText], "") + "…"
+}
+
 // cutError is an error whose text was too long. It holds nothing of that text.
 type cutError struct {
 	text   string

@@ -308,8 +308,8 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by r
 	if state == pleg.ContainerStateExited {
 		converted.FinishedAt = unixNano(s.GetFinishedAt())
 		converted.ExitCode = int(s.GetExitCode())
-		converted.Reason = s.GetReason()
-		converted.Message = s.GetMessage()
+		converted.Reason = cutMessage(s.GetReason())
+		converted.Message = cutMessage(s.GetMessage())
 		converted.EndUnknown = endUnknown(converted)
 	}
 	return converted, found
