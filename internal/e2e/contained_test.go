@@ -51,9 +51,10 @@ func stateFolder() (string, error) {
 	return filepath.Dir(socket), nil
 }
 
-// mountsFor are the folders that a node has below the directory of its runtime.
+// mountsFor are the folders that a node has below the directory of its runtime. The last two have sockets of
+// shims.
 func mountsFor(state string) []string {
-	return []string{state, filepath.Join(filepath.Dir(state), "s"), "/run/containerd"} // the last two have sockets of shims
+	return []string{state, filepath.Join(filepath.Dir(state), "s"), "/run/containerd"}
 }
 
 // container runs this program again, in namespaces and a cgroup of its own.

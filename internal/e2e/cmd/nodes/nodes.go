@@ -24,7 +24,9 @@ var (
 )
 
 // runtimes are the columns of the table.
-var runtimes = []string{"containerd-1.6", "containerd-1.7", "containerd-2.0", "containerd-2.2", "containerd-2.4", "crio"}
+var runtimes = []string{
+	"containerd-1.6", "containerd-1.7", "containerd-2.0", "containerd-2.2", "containerd-2.4", "crio",
+}
 
 var nodes = []node{
 	{name: "amd64-6.1", about: "amd64, Linux 6.1, cgroup v2",

@@ -49,14 +49,15 @@ func TestDocumentHasTheResults(t *testing.T) {
 
 // A console with the noise of a kernel and of a terminal gives a result, and what was skipped needs a reason.
 func TestConsole(t *testing.T) {
+	const passed, skipped = "--- PASS: TestA (0.1s)\n", "--- SKIP: TestRunbookOfBlockedLists (0.1s)\n"
 	for name, test := range map[string]struct{ console, runtime, want string }{
-		"passes": {"NODE kernel 6.1.0-56\r\n--- PASS: TestA (0.1s)\r\n    --- PASS: TestA/x (0.1s)\r\nNODE exit 0\r\n", "crio", ""},
-		"fails": {"--- PASS: TestA (0.1s)\n--- FAIL: TestB (0.1s)\nNODE exit 1\n", "crio",
+		"passes": {"NODE kernel 6.1\r\n--- PASS: TestA (0s)\r\n    --- PASS: TestA/x (0s)\r\nNODE exit 0\r\n", "crio", ""},
+		"fails": {passed + "--- FAIL: TestB (0.1s)\nNODE exit 1\n", "crio",
 			"the tests ended with 1; failed: TestB"},
-		"skips, with a reason": {"--- PASS: TestA (0.1s)\n--- SKIP: TestRunbookOfBlockedLists (0.1s)\nNODE exit 0\n", "crio", ""},
-		"skips, without": {"--- PASS: TestA (0.1s)\n--- SKIP: TestRunbookOfBlockedLists (0.1s)\nNODE exit 0\n", "containerd-2.4",
+		"skips, with a reason": {passed + skipped + "NODE exit 0\n", "crio", ""},
+		"skips, without": {passed + skipped + "NODE exit 0\n", "containerd-2.4",
 			"TestRunbookOfBlockedLists was skipped, and no reason is known"},
-		"ends early": {"--- PASS: TestA (0.1s)\nKernel panic\n", "crio", "the node has ended before its tests"},
+		"ends early": {passed + "Kernel panic\n", "crio", "the node has ended before its tests"},
 		"runs none":  {"NODE exit 0\n", "crio", "no test ran"},
 	} {
 		r := &result{}

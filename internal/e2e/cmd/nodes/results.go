@@ -91,7 +91,8 @@ func (all results) draw(path string) error {
 // table is the table in Markdown.
 func (all results) table(cells []cell) string {
 	var b strings.Builder
-	b.WriteString("| node | runtime | tests | codes lost by the runtime | ends reported right | run |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| node | runtime | tests | codes lost by the runtime | ends reported right | run |\n")
+	b.WriteString("|---|---|---|---|---|---|\n")
 	for _, c := range cells {
 		r := all[c.String()]
 		if r == nil || r.LeftOut != "" {
