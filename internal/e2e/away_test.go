@@ -154,6 +154,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	proxy, err := n.daemon.StartProxy() // beside which there are no bundles
 	n.must(err)
 	t.Cleanup(func() { n.must(proxy.Close()) })
+	n.reconnect = proxy.Reconnect
 	watchers := []*tally{
 		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}), required: true},
 		{watcher: n.startWatcher("by a link", watcherConfig{Endpoint: n.link(), ExitsDir: dir}), required: true},
@@ -255,6 +256,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	time.Sleep(time.Until(back))
 	latest := time.Now()
 	n.must(o.end(n))
+	n.reconnect()
 	n.endAll(phases[2], 100*time.Millisecond)
 	for _, m := range all {
 		m.latest = latest
