@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -37,9 +36,9 @@ import (
 // full list. At rest this costs nothing, and a shim of containerd 1.6 and 1.7 keeps a goroutine for each
 // Wait that is given up, until the container ends.
 //
-// Nothing is lost in between. A container that ended before a shim is asked is still there, because
+// Nothing is lost in between. A container that ended before a shim is asked is still there, because only
 // containerd deletes it. The calls go on until a full list has succeeded that began after the stream was
-// back, and that list shows what has happened until then.
+// back. Exits from after that are in the stream, and earlier ones are in the answers or in the list.
 
 const (
 	// bundlesDir is where containerd's state directory has the bundles of CRI's containers.
@@ -53,9 +52,6 @@ const (
 	awayAfter = 2 * time.Second
 	// shimPeriod is how often the bundles are read, and what failed is tried again, while the shims are asked.
 	shimPeriod = time.Second
-	// longestHold is how long the shims are asked at most after containerd was back.
-	longestHold = time.Hour
-
 	// maxExitCode is the highest exit code of a process on Linux.
 	maxExitCode = 255
 )
@@ -63,7 +59,7 @@ const (
 // shimHold is how long after containerd was away for the nth time the list must begin that ends the calls.
 // An exit's event may have come before the stream was back, and the answer to Wait may come a little later.
 // It doubles, so that a node that is slow again and again does not make its shims keep many goroutines.
-var shimHold = backoff.Policy{First: time.Second, Longest: longestHold}
+var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
 var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}
@@ -81,8 +77,8 @@ type shimWatch struct {
 	connect func()                            // called when the shims are asked
 	report  func(witness, pleg.ContainerExit) // called from several goroutines
 
-	wake    chan struct{} // has a token if it is to be looked whether the shims are to be asked
-	readers sync.WaitGroup
+	wake    chan struct{}  // has a token if step is to be called
+	readers sync.WaitGroup // the goroutines that read answers
 
 	// Owned by run.
 	away    time.Time // when containerd was away last, or was first seen back
@@ -109,13 +105,14 @@ const (
 // shim is a shim that is asked.
 type shim struct {
 	address string
-	conn    *ttrpcConn // nil if there is no connection
-	since   time.Time  // when it was connected
-	heard   bool       // true once it has answered
-	silent  bool       // true if it has not for long
-	calls   map[uint32]*task
-	failed  int       // how often in a row it could not be asked
-	retry   time.Time // when it may be asked again
+	conn    *ttrpcConn       // nil if there is no connection
+	since   time.Time        // when it was connected
+	heard   bool             // true once it has answered
+	silent  bool             // true if it has not for long
+	calls   map[uint32]*task // the Waits in flight by their numbers; nil for a State
+	failed  int              // how often in a row it could not be asked
+	retry   time.Time        // when it may be asked again
+	err     error            // why it could not be asked last
 }
 
 // task is a container, or the sandbox's own process, that has a bundle.
@@ -132,7 +129,7 @@ func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.Containe
 		shims: map[string]*shim{}, tasks: map[string]*task{}}
 }
 
-// notify has run look whether the shims are to be asked.
+// notify has run call step.
 func (s *shimWatch) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -268,7 +265,7 @@ func (s *shimWatch) askLocked(t *task, bundle string, now time.Time) error {
 	}
 	if of.conn == nil {
 		if now.Before(of.retry) {
-			return t.err
+			return of.err
 		}
 		if err := s.openLocked(of, now); err != nil {
 			s.failLocked(of, err)
@@ -332,7 +329,7 @@ func (s *shimWatch) failLocked(of *shim, err error) {
 		}
 		delete(of.calls, call)
 	}
-	of.failed++
+	of.failed, of.err = of.failed+1, err
 	of.retry = wallClock.Now().Add(shimRetry.Wait(of.failed))
 }
 
@@ -402,7 +399,7 @@ func decodeWait(id string, payload []byte) (pleg.ContainerExit, error) {
 	})
 	if !whole || code > maxExitCode || at.IsZero() {
 		return pleg.ContainerExit{}, fmt.Errorf("the shim says that %s has ended with %d at %d", shortID(id),
-			min(code, math.MaxInt32), at.Unix())
+			code, at.Unix())
 	}
 	return pleg.ContainerExit{ContainerID: id, ExitCode: int(code), FinishedAt: at}, nil
 }

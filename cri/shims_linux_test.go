@@ -274,7 +274,7 @@ func TestBadShims(t *testing.T) {
 			answer: once(func(call uint32) []byte { return append(refused(call, codes.Unknown), waited(call, 1, 1)...) })},
 		{name: "a code out of range", says: "has ended with 256",
 			answer: once(func(call uint32) []byte { return waited(call, 256, 1_700_000_000) })},
-		{name: "a negative code", says: "has ended with 2147483647",
+		{name: "a negative code", says: "has ended with 18446744073709551615",
 			answer: once(func(call uint32) []byte { return waited(call, -1, 1_700_000_000) })},
 		{name: "the year 1", says: "has ended with 0",
 			answer: once(func(call uint32) []byte { return waited(call, 0, -62135596800) })},

@@ -35,7 +35,7 @@ const (
 	// has a text.
 	maxTTRPCBytes = 64 << 10
 	// ttrpcWriteTimeout bounds a write. The kernel takes a call at once, unless thousands are unread.
-	ttrpcWriteTimeout = 100 * time.Millisecond
+	ttrpcWriteTimeout = time.Second
 )
 
 // ttrpcConn is a connection to a shim. One goroutine may send while another receives.

@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run. docs/RUNTIMES.md has a table of 20 rounds.
+// By default a short run. docs/RUNTIMES.md has a table of 10 rounds, with long outages.
 var (
 	awayRounds   = flag.Int("away.rounds", 1, "rounds of nine containers of TestExitsWhileTheRuntimeIsAway, by outage")
 	awayTogether = flag.Int("away.together", 10, "how many of them share an outage")
@@ -135,7 +135,8 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 		case s == nil || s.State != pleg.ContainerStateExited:
 			return fmt.Sprintf("the cache has %+v", s), first, end
 		case s.ExitCode != m.code || s.Reason == "Unknown":
-			return fmt.Sprintf("status %d has %d %s, want %d", i, s.ExitCode, s.Reason, m.code), first, end
+			return fmt.Sprintf("status %d has %d %s, want %d; events%s", i, s.ExitCode, s.Reason, m.code,
+				w.journalLocked(m)), first, end
 		case s.FinishedAt.Before(m.begun.Add(-early)) || s.FinishedAt.After(m.latest):
 			return fmt.Sprintf("status %d has an end %v after it", i, s.FinishedAt.Sub(m.gone)), first, end
 		case s.FinishedAt.After(end):
@@ -143,6 +144,17 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 		}
 	}
 	return "", first, end
+}
+
+// journalLocked returns the events of a container, and how long after its end they came.
+func (w *awayWatcher) journalLocked(m *mortal) (text string) {
+	for _, l := range w.events[m.id] {
+		text += fmt.Sprintf(" %s after %v", l.Event, l.At.Sub(m.gone).Round(time.Millisecond))
+		if l.Status != nil {
+			text += fmt.Sprintf(" (%d %s)", l.Status.ExitCode, l.Status.Reason)
+		}
+	}
+	return text
 }
 
 // Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
@@ -154,6 +166,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	proxy, err := n.daemon.StartProxy() // beside which there are no bundles
 	n.must(err)
 	t.Cleanup(func() { n.must(proxy.Close()) })
+	n.reconnect = proxy.Reconnect
 	watchers := []*tally{
 		{watcher: n.startWatcher("all", watcherConfig{Endpoint: n.daemon.Endpoint(), ExitsDir: dir}), required: true},
 		{watcher: n.startWatcher("by a link", watcherConfig{Endpoint: n.link(), ExitsDir: dir}), required: true},
@@ -255,6 +268,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	time.Sleep(time.Until(back))
 	latest := time.Now()
 	n.must(o.end(n))
+	n.reconnect()
 	n.endAll(phases[2], 100*time.Millisecond)
 	for _, m := range all {
 		m.latest = latest

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,12 @@ func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
 			t.Log(w.ask(pod.UID))
+			n.eventually("the end of the calls to shims", func() string {
+				if text := w.ask(""); strings.Contains(text, "shim (for") || !strings.Contains(text, "exits by events, shim") {
+					return text
+				}
+				return ""
+			})
 			right := 0
 			for i, m := range all {
 				if m.byRuntime {

@@ -35,6 +35,8 @@ type node struct {
 	daemon *testnode.Daemon
 	client *testnode.Client // for the test's own calls
 
+	reconnect func() // of a proxy before a daemon that is back; set by the test that has one
+
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
 	pleg    *pleg.GenericPLEG
