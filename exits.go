@@ -20,25 +20,25 @@ import (
 // are not compared: a runtime short of CPU may stamp the start later.
 //
 // An exited status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime
-// does not know the exit either, and reports 255 "Unknown". Some runtimes report 255 with another reason then,
-// but a program may exit with 255 too: such an end is known, and gives way to another code. See knows.
+// does not know the exit either, and reports 255 "Unknown". Some runtimes report 255 with another reason until
+// they know the code. A program may exit with 255 too: such an end is known, and gives way to another code.
 
 // end is what is known about the death of a container.
 type end struct {
 	// endedBy is a time by which the newest death, or else the one before it, had happened; zero if unknown. An
 	// exit event that is not later reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death or, of an unconfirmed or unknown end, when the runtime's
-	// status had it.
+	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown then, it is when the
+	// runtime's status first had it.
 	since time.Time
 	// settled is true once the end was reported as settled; see settle.
 	settled bool
-	// initial is true if the first full list has shown the container exited. Such an end is not counted.
+	// initial is true if the pod's first list, up to the first full list, has shown the exit. It is not counted.
 	initial bool
 	// restarted is true if the container has started again since. Only endedBy and earlier count then.
 	restarted bool
-	// earlier is the status of the life that a list showed as over, by showing a restart. It is nil once a status
-	// has shown whether there was a restart.
+	// earlier is the last status before a list showed the container running again. It is nil once another status
+	// has shown whether that is another life.
 	earlier *Status
 }
 
@@ -297,10 +297,10 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, earlier: e.earlier}
 }
 
-// settle settles the ends of a pod and counts them. An end with the reason Completed, and one that the first
-// full list has shown, is settled by its first status. Other reasons may change: an inspection that began
-// reasonCheckWait after the death settles them, even if it fails or is slow. For an end that is unknown or
-// unconfirmed, the wait is unconfirmedWait. After it is confirmed, one more inspection looks for the reason.
+// settle settles the ends of a pod and counts them. The first status that knows an end settles it if the reason is
+// Completed, or if it is initial. Other reasons may change: an inspection that began reasonCheckWait after the death
+// settles them, even if it fails or is slow. For an end that is unknown or unconfirmed, the wait is unconfirmedWait.
+// Once a status knows such an end, one more inspection looks for its reason.
 //
 // asOf is when the last inspection began; zero for none. It is the present time if no inspection can
 // proceed. settled is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync
