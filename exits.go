@@ -256,12 +256,11 @@ func (rec *podRecord) needed() map[string]bool {
 // existed is true for a pod in the first full list or a pod list before it: the containers that it shows exited
 // died before the generator listed anything, so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
-	listed := finder(rec.listed.containers())
 	for _, t := range transitions {
 		id := t.container.ID.ID
 		switch s, e := rec.statuses[id], rec.ends[id]; {
 		case t.sandbox || t.kind == ContainerRemoved:
-		case t.kind == ContainerDied && existed && isExited(listed(id)):
+		case t.kind == ContainerDied && existed && isExited(find(rec.listed.containers(), id)):
 			put(&rec.ends, id, &end{since: r.sched.Now, initial: true})
 		case t.kind == ContainerDied:
 			r.died(rec, id)
@@ -315,8 +314,9 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt is only when the runtime noticed
 			e.endedBy = later(e.endedBy, s.FinishedAt)
 		}
-		confirmed, final := knows(s) && !s.Unconfirmed, e.since.Add(reasonCheckWait)
-		hasReason := confirmed && (s.Reason == exitCompleted || !rec.lastInspected.Before(final))
+		confirmed, check := knows(s) && !s.Unconfirmed, e.since.Add(reasonCheckWait)
+		hasReason := confirmed && (s.Reason == exitCompleted || !rec.lastInspected.Before(check))
+		final := check
 		if !confirmed {
 			final = e.since.Add(unconfirmedWait)
 		}
@@ -326,10 +326,15 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		}
 		switch {
 		case hasReason || e.settled && !confirmed:
-		case e.settled && !final.After(r.sched.Now): // a failed inspection is made again anyway
+		case e.settled && !check.After(r.sched.Now): // a failed inspection is made again anyway
 			rec.inspect = rec.inspect || rec.failures == 0
-		case rec.due[endCheck].IsZero() || final.Before(rec.due[endCheck]):
-			rec.due[endCheck] = final
+		default:
+			if !knows(s) && check.After(r.sched.Now) { // the runtime may know the end by then
+				final = check
+			}
+			if due := &rec.due[endCheck]; due.IsZero() || final.Before(*due) {
+				*due = final
+			}
 		}
 	}
 	return settled

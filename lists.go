@@ -59,13 +59,12 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 	if r.firstFull.Number == 0 {
 		r.firstFull = c.Stamp
 	}
-	asked := len(r.relists.attached) > 0
 	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
 	if !slices.ContainsFunc(compared, func(found comparison) bool { return found.dropped }) {
 		r.records.earlyExits.forget(c.Began.Add(-r.cfg.Period))
 	}
 	for _, found := range compared {
-		r.apply(found, c, asked)
+		r.apply(found, c, len(r.relists.attached) > 0)
 	}
 	r.cache.UpdateTime(c.Stamp.Time)
 	if r.listErr != nil {

@@ -237,12 +237,11 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 		listed = withoutBadData(raw, report)
 	}
 	if rec.isUnchangedIn(listed) {
-		if rec.pod == rec.listed { // no exit is applied to it
-			rec.pod = listed
-		} else {
-			rec.pod = rec.withExits(listed)
+		pod := listed
+		if rec.pod != rec.listed { // an exit is applied to it
+			pod = rec.withExits(listed)
 		}
-		rec.listed = listed
+		rec.pod, rec.listed = pod, listed
 		return found
 	}
 	r.earlyExits.adopt(rec, listed)
@@ -260,9 +259,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 // own updates owners for the pod after its field pod or published was was.
 func (r *podRecords) own(rec *podRecord, was *Pod) {
 	for _, c := range itemsOf(was) {
-		if r.owners[c.ID.ID] == rec.UID {
-			delete(r.owners, c.ID.ID)
-		}
+		delete(r.owners, c.ID.ID)
 	}
 	for _, c := range itemsOf(rec.pod, rec.published) {
 		put(&r.owners, c.ID.ID, rec.UID)

@@ -50,12 +50,11 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 // publish publishes an update of the pod. The cache must already have the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
-	for _, c := range u.pod.containers() {
-		if e := rec.ends[c.ID.ID]; e != nil && e.settled && isExited(c) {
-			put(&u.settled, c.ID.ID, true)
-		}
-	}
+	listed := finder(u.pod.containers())
 	for id, e := range rec.ends {
+		if e.settled && isExited(listed(id)) {
+			put(&u.settled, id, true)
+		}
 		if e.initial {
 			put(&u.initialEnds, id, true)
 		}

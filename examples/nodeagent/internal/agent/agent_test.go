@@ -255,7 +255,7 @@ func TestHungInspection(t *testing.T) {
 }
 
 // A reason that the runtime learns late reaches the pod's status: the library inspects a container that has died once
-// more. One that was dead when the agent began it does not.
+// more, also if it was dead when the agent began, and no more than that.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
@@ -273,7 +273,7 @@ func TestLateReason(t *testing.T) {
 		serverconfig.Of(n.server).ResetCalls()
 		n.start()
 		n.run(time.Minute, pod)
-		if calls := n.server.Calls("ContainerStatus"); calls != 1 {
+		if calls := n.server.Calls("ContainerStatus"); calls != 2 {
 			t.Errorf("%d inspections of a container that was dead before", calls)
 		}
 	})
