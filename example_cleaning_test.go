@@ -42,8 +42,8 @@ func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string, known 
 	return errors.Join(errs...)
 }
 
-// Folders of pods that exist stay, also if the pod cannot be inspected, or only the kubelet knows it or cannot be asked.
-// If the list fails, all stay.
+// Folders of pods that exist stay, also if the pod cannot be inspected, if only the kubelet knows it, or if the kubelet
+// cannot be asked. If the list fails, all stay.
 func TestRemoveFolders(t *testing.T) {
 	root, runtime := t.TempDir(), plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("bad", plegtest.Running("app")))

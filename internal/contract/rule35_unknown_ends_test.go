@@ -97,7 +97,8 @@ func TestRule35KnownEndStays(t *testing.T) {
 				n.g.RequestReinspect("a")
 				time.Sleep(time.Second)
 				sent := readStatuses(events)
-				if s := mustGet(t, n.cache).ContainerStatuses[0]; withStatus(&pleg.PodLifecycleEvent{Type: pleg.PodSync, ID: "a", Status: s}) != "a PodSync "+c.seen {
+				s := mustGet(t, n.cache).ContainerStatuses[0]
+				if cached := (&pleg.PodLifecycleEvent{Type: pleg.PodSync, ID: "a", Status: s}); withStatus(cached) != "a PodSync "+c.seen {
 					t.Errorf("the cache has %+v; events: %v", s, sent)
 				}
 			})

@@ -283,7 +283,8 @@ func TestEndsArePublishedOnce(t *testing.T) {
 		exits, cache := make(fakeExits), container.NewCache()
 		own := cache.(interface{ PLEGCache() *pleg.PodCache }).PLEGCache()
 		g := &GenericPLEG{events: make(chan *PodLifecycleEvent, 10), GenericPLEG: pleg.NewGenericPLEG(
-			exitingRuntime{eventedRuntime{podRuntime{runtime}, service}, exits, &seenEnds{}}, 10, time.Second, own, clock.RealClock{})}
+			exitingRuntime{eventedRuntime{podRuntime{runtime}, service}, exits, &seenEnds{}}, 10, time.Second, own,
+			clock.RealClock{})}
 		g.Start(t.Context())
 		defer g.Stop()
 		take(g)

@@ -72,7 +72,7 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 // After the clock was set back, containers have earlier times than those that they replace. They are replaced all the
 // same, each with the next attempt.
 func TestClockSetBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *node) {
+	inBubble(t, func(_ *testing.T, n *node) {
 		back := func(attempt uint32, times ...*int64) {
 			for _, at := range times {
 				if attempt > 0 && *at > 0 {
