@@ -98,7 +98,8 @@ func TestRule35KnownEndStays(t *testing.T) {
 				time.Sleep(time.Second)
 				sent := readStatuses(events)
 				s := mustGet(t, n.cache).ContainerStatuses[0]
-				if cached := (&pleg.PodLifecycleEvent{Type: pleg.PodSync, ID: "a", Status: s}); withStatus(cached) != "a PodSync "+c.seen {
+				cached := &pleg.PodLifecycleEvent{Type: pleg.PodSync, ID: "a", Status: s}
+				if withStatus(cached) != "a PodSync "+c.seen {
 					t.Errorf("the cache has %+v; events: %v", s, sent)
 				}
 			})
