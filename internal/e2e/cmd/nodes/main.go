@@ -2,7 +2,7 @@
 // Debian's kernels, cgroup v2 or v1, amd64 or arm64, and one with systemd. It prints a table of nodes and
 // runtimes, and fails for a failed test, and for what was skipped without a reason in its list.
 //
-//	go run ./cmd/nodes [-short] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
+//	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw
 //
 // It needs root, Debian's apt-get, and for CRI-O the folder that PLEG_CRIO names. Without KVM the machines
