@@ -2,7 +2,7 @@
 // Debian's kernels, cgroup v2 or v1, amd64 or arm64, and one with systemd. It prints a table of nodes and
 // runtimes, and fails for a failed test, and for what was skipped without a reason in its list.
 //
-//	go run ./cmd/nodes [-short] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
+//	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw
 //
 // It needs root, Debian's apt-get, and for CRI-O the folder that PLEG_CRIO names. Without KVM the machines
@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
@@ -89,11 +90,15 @@ func run(ctx context.Context) error {
 		}
 	}
 	fmt.Print("\n", ran.table(cells), "\nNot run:\n")
-	for _, n := range nodes {
-		for _, r := range runtimes {
-			if !slices.Contains(n.runtimes, r) {
-				fmt.Printf("%s: %s\n", cell{n, r}, reason(n.name, r, ""))
+	for _, l := range leftOut {
+		var left []string
+		for _, c := range everyCell() {
+			if !slices.Contains(c.runtimes, c.runtime) && reason(c.name, c.runtime, "") == l.reason {
+				left = append(left, c.String())
 			}
+		}
+		if len(left) > 0 {
+			fmt.Printf("%s: %s\n", l.reason, strings.Join(left, ", "))
 		}
 	}
 	return errors.Join(failed...)

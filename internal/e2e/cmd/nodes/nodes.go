@@ -96,14 +96,19 @@ func (c cell) rounds() int {
 	return 2
 }
 
-// allCells returns the cells that are run.
-func allCells() (all []cell) {
+// everyCell returns every node with every runtime.
+func everyCell() (all []cell) {
 	for _, n := range nodes {
-		for _, r := range n.runtimes {
+		for _, r := range runtimes {
 			all = append(all, cell{n, r})
 		}
 	}
 	return all
+}
+
+// allCells returns the cells that are run.
+func allCells() []cell {
+	return slices.DeleteFunc(everyCell(), func(c cell) bool { return !slices.Contains(c.runtimes, c.runtime) })
 }
 
 // choose returns the cells that are named by a node, or by a node and a runtime; all if none are.
