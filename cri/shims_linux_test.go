@@ -14,11 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // fakeShim is a shim that a test answers for. Real ones are in internal/e2e.
@@ -237,6 +241,51 @@ func shortDir(t *testing.T) string {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	return dir
+}
+
+// A shim is asked once containerd is down, and not before, also by a generator that has relisted before its start.
+// containerd's own status does not replace the exit.
+func TestShimsOverAnOutage(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
+	shim := startShim(t, filepath.Join(state, "s"), endedWith(7))
+	bundleOf(t, state, app, "address", "unix://"+shim.socket)
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(r, 0, 50*time.Millisecond, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	must(t, g.Relist(t.Context()))
+	events := g.Subscribe(t.Context())
+	g.Start(t.Context())
+	t.Cleanup(g.Stop)
+	waitFor(t, func() bool { return g.HealthReport().ExitStream.State == pleg.StreamConnected })
+	waitFor(t, func() bool { return serverconfig.Of(s).TaskExitReaders() == 1 })
+	must(t, g.Relist(t.Context()))
+	if got := shim.called(); len(got) > 0 {
+		t.Fatalf("%v while containerd is up", got)
+	}
+	s.Down()
+	for e := range events {
+		if e.Type == pleg.ContainerDied {
+			if e.Status == nil || e.Status.ExitCode != 7 || !e.Status.Unconfirmed {
+				t.Errorf("%+v", e.Status)
+			}
+			break
+		}
+	}
+	must(t, s.ExitContainer(app, 9, ""))
+	must(t, s.Up())
+	waitFor(t, func() bool {
+		status, err := cache.Get("uid")
+		must(t, err)
+		of := status.FindContainerStatusByName("app")
+		if of.ExitCode != 7 || of.Reason == "Unknown" {
+			t.Fatalf("%+v", of)
+		}
+		return !of.Unconfirmed
+	})
+	if got := metric(t, r, "pleg_cri_exits_total", "shim"); got != 1 {
+		t.Errorf("%v exits are counted", got)
+	}
 }
 
 // What one shim does wrong concerns its pod alone, is counted, and is in the report.
