@@ -236,8 +236,9 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 	without := removal(nil)
 	with := removal(n.watchExits(false)) // it makes no lists, and so stays connected for a minute
 	for name, s := range map[string]measure.Samples{"with": with, "without": without} {
-		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s", n.daemon.Runtime().Name, len(s),
-			name, measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
+		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s",
+			n.daemon.Runtime().Name, len(s), name,
+			measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
 	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second { // a busy machine keeps it too
 		t.Errorf("the median of removals with calls is %v", with.Quantile(0.5))
