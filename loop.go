@@ -140,13 +140,11 @@ func (in *inputs) addHint(uid types.UID) {
 }
 
 func (in *inputs) addExit(e ContainerExit) {
-	switch {
-	case e.ContainerID == "":
-	case len(in.exits) < maxHints:
-		in.exits = append(in.exits, e)
-	default:
+	if e.ContainerID == "" || len(in.exits) >= maxHints {
 		in.addHint(e.PodUID)
+		return
 	}
+	in.exits = append(in.exits, e)
 }
 
 type relistCaller struct {

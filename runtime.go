@@ -120,7 +120,8 @@ type ContainerEvent struct {
 type ContainerExit struct {
 	// PodUID is the pod; the exit applies to no other. If it is empty, the pod is found by ContainerID.
 	PodUID types.UID
-	// ContainerID is the container or sandbox, without the runtime's prefix.
+	// ContainerID is the container or sandbox, without the runtime's prefix. If it is empty, the event is only a
+	// hint to list the pod.
 	ContainerID string
 	// ExitCode is the exit code: 128 plus the signal's number if a signal ended the process.
 	ExitCode int

@@ -77,7 +77,7 @@
 //	            later, k3s too).
 //	exit_files  the files that CRI-O's conmon writes into container_exits_dir
 //	            ([WithExitsDir]). This process must be able to read them. Those of
-//	            virtual machines have no code and report nothing.
+//	            virtual machines have no code and are only hints.
 //	shim        containerd's shims, one process for each pod. A shim outlives containerd and
 //	            serves its task API on a socket. The containers are found by their bundles in
 //	            containerd's state directory, also right after the start of this process: see

@@ -112,12 +112,15 @@ func TestBadExitFiles(t *testing.T) {
 	}
 }
 
-// The exit file of a container in a virtual machine has no code. It is neither an exit nor bad data.
+// The exit file of a container in a virtual machine has no code. It is a hint, and neither an exit nor bad data.
 func TestExitFileOfVirtualMachine(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	w := watchExits(t, r)
 	<-w.connected
 	writeExit(t, filepath.Join(dir, "vm"), "Exited")
+	if got := w.next(t); got.ContainerID != "" {
+		t.Errorf("%+v", got)
+	}
 	writeExit(t, filepath.Join(dir, "good"), "1")
 	if got := w.next(t); got.ContainerID != "good" {
 		t.Errorf("%+v", got)

@@ -679,3 +679,15 @@ func TestRule21ExitOfASuccessor(t *testing.T) {
 		}
 	})
 }
+
+// Rule 21: an exit event that names no container is a hint.
+func TestRule21ExitOfNoContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		time.Sleep(300 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		n.EmitExit(pleg.ContainerExit{PodUID: "a"})
+		synctest.Wait()
+		want(t, "at once", readStatuses(events), "a Died a1 exited 3 Error")
+	})
+}
