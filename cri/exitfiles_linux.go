@@ -114,28 +114,28 @@ func maxOpenFiles() int {
 // errDropped is the error of a watch that the kernel held too few events for.
 var errDropped = errors.New("the kernel dropped events")
 
-// withoutCode is the content of the exit files of containers in virtual machines.
-const withoutCode = "Exited"
-
-// errNoCode is the error of a file without a code.
-var errNoCode = errors.New("the exit file has no code")
+// withoutCode is the content of the exit files of containers in virtual machines, and noCode what is read from it.
+const (
+	withoutCode = "Exited"
+	noCode      = -1
+)
 
 // tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
 // the exit already. If it has no code, it is a hint to list the pod.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {
+	case err == nil && code == noCode:
+		observe(pleg.ContainerExit{PodUID: r.held.podOf(name)})
 	case err == nil:
 		observe(pleg.ContainerExit{ContainerID: name, ExitCode: code, FinishedAt: written})
-	case errors.Is(err, errNoCode):
-		observe(pleg.ContainerExit{PodUID: r.held.podOf(name)})
 	case !errors.Is(err, fs.ErrNotExist):
 		r.badObject(ctx, badSet(0).with(badExit), object{kind: containers, id: name})
 	}
 }
 
 // readExitFile returns the exit code in a file, and when it was written. The error wraps fs.ErrNotExist
-// if there is no file, and is errNoCode if there is no code in it.
+// if there is no file. The code is noCode if there is none in it.
 func readExitFile(path string) (code int, written time.Time, err error) {
 	content, written, err := readSmallFile(path, maxExitFileBytes)
 	if err != nil {
@@ -143,7 +143,7 @@ func readExitFile(path string) (code int, written time.Time, err error) {
 	}
 	text := strings.TrimSpace(string(content))
 	if text == withoutCode {
-		return 0, time.Time{}, errNoCode
+		return noCode, written, nil
 	}
 	number, err := strconv.ParseInt(text, 10, 32)
 	return int(number), written, err
