@@ -180,7 +180,12 @@ func (m *model) listen() {
 			}
 		}
 	}
-	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 {
+	uninspected := func(p *pleg.Pod) bool { // Stop may have cancelled its inspection
+		s, _ := m.cache.Get(p.ID)
+		return s.Name == ""
+	}
+	if r := m.g.HealthReport(); m.g.HasSynced() && len(r.FailingPods)+len(r.CallsInFlight) == 0 &&
+		!slices.ContainsFunc(m.g.Pods(), uninspected) {
 		m.firstPublished = true
 	}
 }
