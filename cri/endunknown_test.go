@@ -74,7 +74,9 @@ func TestEndUnknownToCRIO(t *testing.T) {
 			}
 			cached := &pleg.PodLifecycleEvent{Type: pleg.PodSync, Status: status.ContainerStatuses[0]}
 			for _, e := range append(deaths, cached) {
-				if code, _, ok := e.Exit(); ok != witness || ok && code != 7 {
+				code, _, ok := e.Exit()
+				late := e.Type == pleg.ContainerDied && !ok // a list may be quicker than the witness
+				if ok != witness && !late || ok && code != 7 {
 					t.Errorf("%v: %+v", e.Type, e.Status)
 				}
 			}
