@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -95,7 +96,9 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 		pod := withExited(rec.published, rec.isOver)
 		if settled || cause == CauseExit || pod != rec.published { // an exit event may also change an end
 			r.cache.storeExits(pod, rec.statuses)
-			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: rec.observedAt().Time, cause: cause})
+			last, _ := r.cache.Get(rec.UID) // newer lists may have confirmed it
+			at := cmp.Or(last.TimeStamp, rec.observedAt().Time)
+			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: at, cause: cause})
 		}
 	}
 	published := finder(rec.published.containers())

@@ -102,15 +102,12 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
 		rec, c := r.findContainer(e)
-		switch {
-		case rec == nil:
+		if rec == nil {
 			r.records.earlyExits.add(e, r.sched.Now)
-			r.requestPod(e.PodUID, CauseHint)
-			continue
-		case c != nil && r.takeExit(rec, c, e):
+		} else if e.PodUID = rec.UID; c != nil && r.takeExit(rec, c, e) {
 			pods[rec.UID] = struct{}{}
 		}
-		r.requestPod(rec.UID, CauseHint)
+		r.requestPod(e.PodUID, CauseHint)
 	}
 	for _, uid := range sortedKeys(pods) {
 		rec := r.records.byUID[uid]

@@ -303,3 +303,24 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 		}
 	})
 }
+
+// Rule 3: the end of a container that was dead before is settled by its first status. Another list has confirmed that
+// status meanwhile, and a subscriber that comes afterwards has events of the list that the status was made for.
+func TestRule3SettledEndIsNoNewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Exited("a2")))
+		defer n.Delay(plegtest.GetPodStatus, "a", 300*time.Millisecond)()
+		n.start()
+		time.Sleep(100 * time.Millisecond)
+		n.g.RequestRelist("a")
+		time.Sleep(time.Second)
+		events := n.g.Subscribe(t.Context())
+		synctest.Wait()
+		for len(events) > 0 {
+			if e, status := <-events, mustGet(t, n.cache); status.TimeStamp.Before(e.ListedAt) {
+				t.Errorf("%s is of a list at %v, and the status of %v", line(e), e.ListedAt, status.TimeStamp)
+			}
+		}
+	})
+}

@@ -288,18 +288,19 @@ func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 // partly is a runtime that cannot inspect one container, and returns the status of the others with its error.
 type partly struct {
 	*plegtest.Runtime
-	broken string
+	broken atomic.Value // the ID of that container, a string; empty for none
 }
 
 func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	status, err := p.Runtime.GetPodStatus(ctx, pod)
-	if err != nil || p.broken == "" {
+	broken, _ := p.broken.Load().(string)
+	if err != nil || broken == "" {
 		return status, err
 	}
 	status.ContainerStatuses = slices.DeleteFunc(slices.Clone(status.ContainerStatuses), func(s *pleg.Status) bool {
-		return s.ID.ID == p.broken
+		return s.ID.ID == broken
 	})
-	return status, errors.New("cannot inspect " + p.broken)
+	return status, errors.New("cannot inspect " + broken)
 }
 
 // Rule 8: one container of a pod cannot be inspected. The other's exit has its code all the same, and nothing else
@@ -313,7 +314,7 @@ func TestRule08ExitsOfAPartialStatus(t *testing.T) {
 		n.start()
 		time.Sleep(300 * time.Millisecond)
 		read(events)
-		rt.broken = "a2"
+		rt.broken.Store("a2")
 		rt.SetIPs("a", "10.0.0.1")
 		rt.ExitContainer("a", "a1", 3, "Error")
 		time.Sleep(1500 * time.Millisecond)
@@ -325,7 +326,7 @@ func TestRule08ExitsOfAPartialStatus(t *testing.T) {
 		if len(status.ContainerStatuses) != 2 {
 			t.Errorf("the cache has %d containers", len(status.ContainerStatuses))
 		}
-		rt.broken = ""
+		rt.broken.Store("")
 		time.Sleep(time.Minute)
 		want(t, "once it can be inspected", readStatuses(events), "a PodSync without status")
 	})
