@@ -209,9 +209,10 @@ func confined(t *testing.T, a *agent) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const overrideAlone = "0+2" // CAP_DAC_OVERRIDE, for the sockets of containerd's shims
 	for field, want := range map[string]string{
-		"CapInh": "0+", "CapPrm": "0+", "CapEff": "0+", "CapBnd": "0+", "CapAmb": "0+", "NoNewPrivs": "1", "Seccomp": "2",
-		"Uid": "0\t0\t0\t0",
+		"CapInh": "0+", "CapPrm": overrideAlone, "CapEff": overrideAlone, "CapBnd": overrideAlone, "CapAmb": "0+",
+		"NoNewPrivs": "1", "Seccomp": "2", "Uid": "0\t0\t0\t0",
 	} {
 		got := regexp.MustCompile(`(?m)^` + field + `:\t(.*)$`).FindSubmatch(text)
 		if got == nil || !regexp.MustCompile(`^`+want+`$`).Match(got[1]) {
