@@ -360,10 +360,9 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form: those with a ready
-// sandbox, which use it, newest first, and then those that keep it from a network that was torn down.
-// Pods that had the address less than a minute ago come last, with GoneAt set. Pods on the host's
-// network share its address, if the runtime reports it.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form. Pods with a ready sandbox come
+// first, then pods that have ended and keep their address, both newest first. Pods that had the address less than a
+// minute ago come last, with GoneAt set. Pods on the host's network share its address, if the runtime reports it.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }

@@ -78,8 +78,8 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.indexLocked(pod.ID, e, &was)
 }
 
-// withMissing returns the statuses with those that the pod's other containers get from add, if not nil: in the order
-// of the pod's containers, and then those of containers that it has not.
+// withMissing returns the statuses in the order of the pod's containers, and then those of other containers. A
+// container without a status gets that which add returns, unless it is nil.
 func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*Status {
 	known, listed := finder(statuses), finder(pod.containers())
 	all := make([]*Status, 0, len(statuses))

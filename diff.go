@@ -154,7 +154,7 @@ func (c *Container) in(state State) *Container {
 	return &is
 }
 
-// itemsOf returns the containers and sandboxes of pods, each of which may be nil.
+// itemsOf returns the containers and sandboxes of pods. It skips nil pods.
 func itemsOf(pods ...*Pod) (all []*Container) {
 	for _, pod := range pods {
 		all = append(append(all, pod.containers()...), pod.sandboxes()...)

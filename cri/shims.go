@@ -64,7 +64,7 @@ var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 // shimRetry is the delay before a shim that failed is asked again.
 var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}
 
-// The errors of shims, beside those of their connections.
+// The errors of shims. Their connections have errors of their own.
 var (
 	errSilentShim   = errors.New("the shim does not answer")
 	errTooManyShims = errors.New("connections to shims already take half of the open files that this process may have")

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	kept "github.com/kubepleg/pleg/internal/e2e/results"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
@@ -44,7 +45,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if *draw {
-		all, err := readResults(filepath.Join(root, resultsFile))
+		all, err := kept.Read[results](filepath.Join(root, resultsFile))
 		if err != nil {
 			return err
 		}
@@ -61,7 +62,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := readResults(*file)
+	all, err := kept.Read[results](*file)
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func run(ctx context.Context) error {
 			failed = append(failed, fmt.Errorf("%s: %w", c, err))
 		}
 		ran[c.String()], all[c.String()] = r, r
-		if err := all.keep(*file); err != nil {
+		if err := kept.Keep(*file, all); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	kept "github.com/kubepleg/pleg/internal/e2e/results"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
@@ -35,7 +36,7 @@ func TestDocumentHasTheResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := readResults(filepath.Join(root, resultsFile))
+	all, err := kept.Read[results](filepath.Join(root, resultsFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func TestDocumentHasTheResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), beginning+all.table(allCells())+end) {
+	if !strings.Contains(string(text), beginning+"\n"+all.table(allCells())+end) {
 		t.Errorf("%s has another table than %s: go run ./cmd/nodes -draw", document, resultsFile)
 	}
 }

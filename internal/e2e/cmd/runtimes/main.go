@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	kept "github.com/kubepleg/pleg/internal/e2e/results"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
@@ -32,7 +33,7 @@ var (
 func main() { measure.Main(run) }
 
 func run(ctx context.Context) error {
-	all, err := readResults(*file)
+	all, err := kept.Read[results](*file)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func run(ctx context.Context) error {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		}
 		all[name] = r
-		if err := all.keep(*file); err != nil {
+		if err := kept.Keep(*file, all); err != nil {
 			return err
 		}
 	}

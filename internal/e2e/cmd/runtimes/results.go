@@ -1,50 +1,16 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
+	kept "github.com/kubepleg/pleg/internal/e2e/results"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
 // results are the last results of each runtime.
 type results map[string]*result
-
-func readResults(path string) (results, error) {
-	all := results{}
-	if path == "" {
-		return all, nil
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return all, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the results of earlier runs: %w", err)
-	}
-	return all, nil
-}
-
-func (all results) keep(path string) error {
-	if path == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(all, "", "\t")
-	if err == nil {
-		err = os.WriteFile(path, append(text, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("keeping the results: %w", err)
-	}
-	return nil
-}
 
 // The table is between these lines of a document.
 const (
@@ -53,16 +19,7 @@ const (
 )
 
 func (all results) write(path string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("reading what to write the table into: %w", err)
-	}
-	before, rest, found := strings.Cut(string(text), beginning)
-	_, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		return fmt.Errorf("%s has no place for the table: the lines %s and %s", path, beginning, end)
-	}
-	return os.WriteFile(path, []byte(before+beginning+"\n"+all.table()+end+after), 0o644)
+	return kept.Draw(path, beginning, end, all.table())
 }
 
 // table is the table in Markdown.

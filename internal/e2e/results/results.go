@@ -1,0 +1,58 @@
+// Package results keeps the results of measurements in a file, and their table in a document.
+package results
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Read returns the results that a file has by name; none if there is no file, or no path.
+func Read[M ~map[string]*T, T any](path string) (M, error) {
+	all := make(M)
+	if path == "" {
+		return all, nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return all, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the results of earlier runs: %w", err)
+	}
+	return all, nil
+}
+
+// Keep writes the results to a file; without a path it does nothing.
+func Keep(path string, all any) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(all, "", "\t")
+	if err == nil {
+		err = os.WriteFile(path, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the results: %w", err)
+	}
+	return nil
+}
+
+// Draw replaces the table between two lines of a document.
+func Draw(path, beginning, end, table string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading what to write the table into: %w", err)
+	}
+	before, rest, found := strings.Cut(string(text), beginning)
+	_, after, foundEnd := strings.Cut(rest, end)
+	if !found || !foundEnd {
+		return fmt.Errorf("%s has no place for the table: the lines %s and %s", path, beginning, end)
+	}
+	return os.WriteFile(path, []byte(before+beginning+"\n"+table+end+after), 0o644)
+}
