@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -96,8 +95,10 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 		pod := withExited(rec.published, rec.isOver)
 		if settled || cause == CauseExit || pod != rec.published { // an exit event may also change an end
 			r.cache.storeExits(pod, rec.statuses)
-			last, _ := r.cache.Get(rec.UID) // newer lists may have confirmed it
-			at := cmp.Or(last.TimeStamp, rec.observedAt().Time)
+			at := rec.observedAt().Time
+			if last, _ := r.cache.Get(rec.UID); cause != CauseExit && !last.TimeStamp.IsZero() {
+				at = last.TimeStamp // newer lists have only confirmed it
+			}
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: at, cause: cause})
 		}
 	}
