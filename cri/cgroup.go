@@ -15,8 +15,8 @@ import (
 // The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, a container that
 // is not privileged has its own. There, the reader's container and all cgroups below it have paths
 // without "..", which do not name it, and ok is false. Other containers have paths such as
-// "/../../pod1f2e/3a4b…", which do name them. A container beside the reader's own is taken to be of
-// the same pod, so the reader must be in a pod.
+// "/../../pod1f2e/3a4b…", which do name them. A container whose cgroup has the same parent as the
+// reader's is taken to be of the same pod, so the reader must be in a pod.
 //
 // Paths below user@N.service name nothing, because user N can create them. Rootless Kubernetes has
 // its containers there, and is not supported.

@@ -39,8 +39,8 @@ const (
 
 var witnessNames = [witnesses]string{taskEvents: "events", exitFiles: "exit_files", shims: "shim"}
 
-// The delay before the runtime's own stream of exits is opened again while the shims are asked. A full list
-// that succeeds after one that failed ends the delay.
+// exitRetry has the delays before the runtime's own stream of exits is opened again while the shims are asked.
+// If a full list fails and the next succeeds, the delay ends.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
 // exitRetryUnsupported is the delay if the runtime has no such stream: it may be replaced by another.

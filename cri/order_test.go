@@ -208,8 +208,8 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 	}
 }
 
-// After the clock was set back, a container is created before the one that it replaces. It is the present one
-// nevertheless, in the list and in the cache.
+// After the clock was set back, a container has an earlier time than its predecessor. It is still the newest
+// container of its name, in the list and in the cache.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		back := func(attempt uint32, times ...*int64) {

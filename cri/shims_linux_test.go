@@ -376,8 +376,8 @@ func TestBadShims(t *testing.T) {
 	}
 }
 
-// A shim that knows nothing of a container is asked again: containerd may be creating it. One that has told the
-// exit is not.
+// A shim that knows nothing of a container is asked again: containerd may be creating it. A shim that has
+// reported the exit is not asked again.
 func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	state := shortDir(t)
 	asked := 0

@@ -42,7 +42,7 @@ func (e *seenEnds) add(exit pleg.ContainerExit) {
 	e.byID[exit.ContainerID] = exit
 }
 
-// correct has a status show the ends that the library has seen in place of those that nobody knows.
+// correct replaces unknown ends in a status by the exits that the library has reported.
 func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
 	if status == nil {
 		return

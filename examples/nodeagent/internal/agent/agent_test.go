@@ -69,8 +69,8 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 	})
 }
 
-// After the clock was set back, containers have earlier times than those that they replace. They are replaced all the
-// same, each with the next attempt.
+// After the clock was set back, a container has an earlier time than its predecessor. It is still replaced when it
+// ends, with the next attempt.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		back := func(attempt uint32, times ...*int64) {
@@ -255,7 +255,7 @@ func TestHungInspection(t *testing.T) {
 }
 
 // A reason that the runtime learns late reaches the pod's status: the library inspects a container that has died once
-// more, also if it was dead when the agent began, and no more than that.
+// more. It does so as well if the container was dead when the agent began.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
