@@ -325,11 +325,15 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 //
 // Lost containers, names and addresses are found for one more minute, by the generator's clock, because
 // flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At
-// most 10,000 such entries are kept; without a generator, none.
+// most 20,000 such entries are kept, of which a container has two; without a generator, none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
-	for _, s := range c.find(containerKey(id)) {
+	statuses := c.find(containerKey(id))
+	if len(statuses) == 0 {
+		statuses = c.find(shortKey(id))
+	}
+	for _, s := range statuses {
 		switch full := s.fullID(id); {
 		case full == "" || full == has:
 		case status != nil:
@@ -338,10 +342,7 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 			status, has = s, full
 		}
 	}
-	if status == nil {
-		return &PodStatus{}, false
-	}
-	return status, true
+	return cmp.Or(status, &PodStatus{}), status != nil
 }
 
 // fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.

@@ -28,7 +28,7 @@ type goneKey struct {
 // A lost key is kept for goneTime. At most maxGone are kept.
 const (
 	goneTime = time.Minute
-	maxGone  = 10_000
+	maxGone  = 20_000
 )
 
 // indexKey is a container ID, a name or an address.
@@ -41,7 +41,7 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the first characters of the ID of a container or sandbox; see shortestID
+	indexContainer indexKind = iota // the ID of a container or sandbox, or its first characters; see shortestID
 	indexName
 	indexIP // in canonical form
 )
@@ -49,9 +49,9 @@ const (
 // shortestID is how many characters of an ID a look-up needs.
 const shortestID = 12
 
-func containerKey(id string) indexKey {
-	return indexKey{indexContainer, "", id[:min(len(id), shortestID)]}
-}
+func containerKey(id string) indexKey { return indexKey{indexContainer, "", id} }
+
+func shortKey(id string) indexKey { return containerKey(id[:min(len(id), shortestID)]) }
 
 // replace computes the keys of a pod's entry, updates the index, and returns them. was is the entry before. For
 // most pods nothing changes.
@@ -119,8 +119,12 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 			keys = append(keys, key)
 		}
 	}
+	addID := func(id string) {
+		add(containerKey(id))
+		add(shortKey(id))
+	}
 	for _, c := range itemsOf(listed) {
-		add(containerKey(c.ID.ID))
+		addID(c.ID.ID)
 	}
 	if listed != nil {
 		add(indexKey{indexName, listed.Namespace, listed.Name})
@@ -129,10 +133,10 @@ func appendKeys(keys []indexKey, listed *Pod, status *PodStatus) []indexKey {
 		return keys
 	}
 	for _, s := range status.ContainerStatuses {
-		add(containerKey(s.id()))
+		addID(s.id())
 	}
 	for _, s := range status.SandboxStatuses {
-		add(containerKey(s.GetId()))
+		addID(s.GetId())
 	}
 	add(indexKey{indexName, status.Namespace, status.Name})
 	for _, ip := range status.IPs {

@@ -144,6 +144,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			if s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) { // the list was wrong: no new life
 				*ended, last = end{endedBy: ended.endedBy, since: r.sched.Now, settled: counted, initial: ended.initial}, was
 				rec.setStatus(last)
+				r.metrics.countTransitions(oneIf[int](c != nil && !isExited(c)), CausePeriod)
 				c = nil
 			} else if ended.restarted {
 				r.countGone(rec, id, ended)
@@ -415,9 +416,9 @@ func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	return list
 }
 
-// earlyExits are the newest exits of containers that no record has, by ID. Exits come from events
-// and from statuses. They are kept until a full list that began at least a period later succeeds and is
-// believed of every pod.
+// earlyExits are the newest exits of containers that no record has, by ID. Exits come from events and from
+// statuses. They are kept until two full lists that began more than a period later succeed: then a list since
+// the first of them was believed of every pod.
 type earlyExits map[string]earlyExit
 
 type earlyExit struct {

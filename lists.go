@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kubepleg/pleg/internal/schedule"
@@ -60,9 +59,7 @@ func (r *reconciler) applyFullList(pods []*Pod, c *schedule.Call) {
 		r.firstFull = c.Stamp
 	}
 	compared := r.records.compareAll(pods, c.Stamp, r.sched.Last.Number, r.badData)
-	if !slices.ContainsFunc(compared, func(found comparison) bool { return found.dropped }) {
-		r.records.earlyExits.forget(c.Began.Add(-r.cfg.Period))
-	}
+	r.records.earlyExits.forget(r.fullSucceeded.Add(-r.cfg.Period))
 	for _, found := range compared {
 		r.apply(found, c, len(r.relists.attached) > 0)
 	}
@@ -112,10 +109,11 @@ func (r *reconciler) podListFailed(rec *podRecord) {
 func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
-		if c.Stamp.After(rec.at) { // the believed list began earlier
+		isRequested := asked || c.Kind == schedule.ListAll && c.Cause != string(CausePeriod)
+		if isRequested && c.Stamp.After(rec.at) { // otherwise, the next full list will do
 			r.request(rec, Cause(c.Cause))
-			r.freshen(rec)
 		}
+		r.freshen(rec)
 		r.plan(rec)
 		return
 	}
@@ -185,7 +183,9 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	}
 	r.cache.Delete(rec.UID)
 	r.freshen(rec)
-	r.publish(rec, r.updateOf(rec, &snapshot{at: rec.at, change: rec.change}))
+	u := r.updateOf(rec, &snapshot{at: rec.at, change: rec.change})
+	u.unseen = r.firstFull.Number == 0
+	r.publish(rec, u)
 	rec.change = nil
 	r.forgetEnds(rec)
 	rec.statuses = nil

@@ -27,10 +27,10 @@ type update struct {
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
 	first *update
-	// sync is true if a PodSync is due.
-	sync     bool
-	listedAt time.Time
-	cause    Cause
+	// sync is true if a PodSync is due. unseen is true if the pod was gone before the first full list.
+	sync, unseen bool
+	listedAt     time.Time
+	cause        Cause
 }
 
 // updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
@@ -205,7 +205,7 @@ func amends(now, sent *Status) bool {
 // initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of earlier too.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
-	if delivered == nil {
+	if delivered == nil && !later.unseen {
 		both.first = earlier.beginning()
 		delivered = both.first
 	}

@@ -63,6 +63,20 @@ func TestFill(t *testing.T) {
 	want(t, "after Halt", buffered(none), "closed")
 }
 
+// How long Backlog holds the lock does not depend on how much is pending.
+func TestCostOfBacklog(t *testing.T) {
+	s := newStation()
+	defer s.Halt()
+	s.Subscribe(t.Context(), 0, false)
+	for i := range 1000 {
+		s.Publish(update{key: fmt.Sprint(i), level: 1})
+	}
+	s.wantBacklog(t, 1, 1000)
+	if got := testing.AllocsPerRun(10, func() { s.Backlog() }); got > 0 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
 // Between Start and Halt a reader gets everything, however slowly it reads.
 func TestSlowReaderGetsEverything(t *testing.T) {
 	for _, capacity := range []int{0, 1, 3, 100} {

@@ -107,13 +107,16 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	clear(dying)
 	events := g.Watch()
 	re := newReplay(t)
-	diedNews := 0
+	diedNews, transitions := 0, 0.0
 	synced := false
 	drain := func() {
 		for len(events) > 0 {
 			e := <-events
 			say("  event %s initial=%v cause=%s", withStatus(e), e.Initial, e.Cause)
 			re.take(e)
+			if e.Type != pleg.PodSync {
+				transitions++
+			}
 			if e.Type == pleg.ContainerDied && !e.IsSandbox() {
 				if !e.Initial {
 					diedNews++
@@ -318,6 +321,9 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	}
 	if total > len(deaths) || total < diedNews {
 		t.Errorf("%d deaths are counted, %d were told, there were %d", total, diedNews, len(deaths))
+	}
+	if got := countedTransitions(t, reg); got < transitions {
+		t.Errorf("%v transitions are counted, %v were told", got, transitions)
 	}
 	// the slow subscriber
 	sre := newReplay(t)

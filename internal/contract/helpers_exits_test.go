@@ -85,6 +85,15 @@ func counted(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	return counted
 }
 
+// countedTransitions is how many transitions were counted, of all causes.
+func countedTransitions(t *testing.T, reg prometheus.Gatherer) (n float64) {
+	t.Helper()
+	for _, cause := range []pleg.Cause{pleg.CausePeriod, pleg.CauseHint, pleg.CauseExit, pleg.CauseDemand} {
+		n += metric(t, reg, "pleg_transitions_total", "cause", string(cause))
+	}
+	return n
+}
+
 // wantExits compares the deaths that are counted so far.
 func wantExits(t *testing.T, reg prometheus.Gatherer, what string, want map[string]float64) {
 	t.Helper()

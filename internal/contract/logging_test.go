@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -57,7 +58,12 @@ func TestListErrorsAreLoggedOnce(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithLogger(log.logger(0)))
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
-		time.Sleep(time.Minute)
+		for i := range 60 { // each error has another text
+			time.Sleep(time.Second)
+			before := heal
+			heal = n.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("connection %d is refused", i))
+			before()
+		}
 		heal()
 		time.Sleep(time.Minute)
 		if got := log.matching("Cannot list pods"); len(got) != 1 {

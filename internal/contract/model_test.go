@@ -85,6 +85,8 @@ type model struct {
 	seenExited map[string]bool
 	// deaths counts those of containers that were published and are no part of the beginning.
 	deaths float64
+	// events counts those that watch has sent, without PodSync.
+	events float64
 	reg    *prometheus.Registry
 
 	truth    map[types.UID][]moment
@@ -174,6 +176,7 @@ func (m *model) listen() {
 	for len(m.watch) > 0 {
 		e := <-m.watch
 		if e.Type != pleg.PodSync {
+			m.events++
 			m.published[e.Data.(string)] = e.Type
 			if e.Type == pleg.ContainerDied && !e.Initial && !isSandbox(e.Data.(string)) {
 				m.deaths++
@@ -503,6 +506,9 @@ func (m *model) end() {
 	// More than were published, where a container died and went between two publications.
 	if got := m.countedExits(); got < m.deaths || got > float64(m.next) {
 		m.problem("exits: %v are counted, %v were published, of %d containers", got, m.deaths, m.next)
+	}
+	if got := countedTransitions(m.t, m.reg); got < m.events {
+		m.problem("transitions: %v are counted, %v were published", got, m.events)
 	}
 	for _, cancel := range m.readers {
 		cancel()

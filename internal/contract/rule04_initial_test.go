@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -252,6 +253,45 @@ func TestInitialIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are held of %d that are gone", grown, rounds*size)
 	}
 	g.Stop()
+}
+
+// Rule 4: pods that come and go before the first full list has succeeded leave nothing in a backlog. A pod that is
+// still there is initial.
+func TestRule4PodsThatGoBeforeTheFirstFullList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("too many pods")})
+		slow, fast := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1)), n.g.Watch()
+		n.start()
+		for i := range 100 {
+			uid := types.UID(fmt.Sprint("pod-", i))
+			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-a")))
+			n.Emit(pleg.ContainerEvent{PodUID: uid})
+			time.Sleep(10 * time.Millisecond)
+			n.RemovePod(uid)
+			n.Emit(pleg.ContainerEvent{PodUID: uid})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if events, backlog := len(readNews(fast)), n.g.HealthReport().Backlog; events != 300 || backlog > 1 {
+			t.Errorf("of %d events, %d pods are in the backlog", events, backlog)
+		}
+		n.SetPod(bare("last", plegtest.Running("last-a")))
+		n.Emit(pleg.ContainerEvent{PodUID: "last"})
+		time.Sleep(time.Second)
+		heal()
+		time.Sleep(5 * time.Second)
+		var got []string
+		for range 10 {
+			synctest.Wait()
+			select {
+			case e := <-slow:
+				got = append(got, fmt.Sprint(line(e), " ", e.Initial))
+			default:
+			}
+		}
+		want(t, "events", got, "pod-0 Started pod-0-a true", "pod-0 Died pod-0-a false", "pod-0 Removed pod-0-a false",
+			"last Started last-a true")
+	})
 }
 
 // Rule 4: a container that the first full list shows running, and that dies before its pod's first

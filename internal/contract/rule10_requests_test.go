@@ -409,7 +409,7 @@ func TestRule10ReaderWithoutPodGetter(t *testing.T) {
 		n.start()
 		time.Sleep(10*time.Minute + 500*time.Millisecond)
 		began := time.Now()
-		if _, err := n.cache.GetNewerThan("pod-00000", began); err != nil || time.Since(began) > time.Second {
+		if _, err := n.cache.GetNewerThan("pod-00000", began.Add(-1)); err != nil || time.Since(began) > time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
@@ -428,4 +428,47 @@ func TestReaderOfNoPod(t *testing.T) {
 			t.Errorf("%d lists of the pod without UID, for a reader", got)
 		}
 	})
+}
+
+// Rules 5, 10: what hints cost where a list takes about as long as a period, or longer. The number of lists
+// does not grow with time, and a reader waits for two full lists at most, and for the time between them.
+func TestRule10HintsWhileListsAreSlow(t *testing.T) {
+	for _, took := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second} {
+		for _, hinted := range []int{1, 8} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.SetPods(pods(hinted)...)
+				n.Delay(plegtest.GetPods, "", took)
+				n.Delay(plegtest.GetPod, plegtest.AnyPod, took*11/10)
+				n.EmitOnChange(false)
+				n.start()
+				time.Sleep(time.Minute)
+				n.ResetCalls()
+				for i := range hinted {
+					n.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("pod-%05d", i))})
+				}
+				time.Sleep(10 * time.Minute)
+				early := n.Calls(plegtest.GetPod)
+				time.Sleep(10 * time.Minute)
+				late := n.Calls(plegtest.GetPod)
+				longest := time.Duration(0)
+				for i := range 20 {
+					time.Sleep(took/7 + time.Duration(i)*time.Millisecond)
+					began := time.Now()
+					if _, err := n.cache.GetNewerThan("pod-00000", began.Add(-1)); err != nil {
+						t.Error(err)
+					}
+					longest = max(longest, time.Since(began))
+				}
+				t.Logf("%v, %d pods: %d and %d pod lists in ten and twenty minutes, %d full lists; a reader waits %v at most",
+					took, hinted, early, late, n.Calls(plegtest.GetPods), longest)
+				if early > 4*hinted || late != early {
+					t.Errorf("lists of %v, %d pods hinted: %d pod lists in ten minutes, %d in twenty", took, hinted, early, late)
+				}
+				if longest > 2*took+time.Second {
+					t.Errorf("lists of %v: a reader has waited for %v", took, longest)
+				}
+			})
+		}
+	}
 }

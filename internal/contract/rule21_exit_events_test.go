@@ -691,3 +691,26 @@ func TestRule21ExitOfNoContainer(t *testing.T) {
 		want(t, "at once", readStatuses(events), "a Died a1 exited 3 Error")
 	})
 }
+
+// Rule 21: the exit of an unknown container is forgotten also while each full list is dropped for a pod.
+func TestRule21EarlyExitWhileFullListsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, listing)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		events := n.g.Watch()
+		n.start()
+		read(events)
+		n.Delay(plegtest.GetPods, "", 300*time.Millisecond)
+		n.Delay(plegtest.GetPod, "a", 300*time.Millisecond)
+		n.EmitExit(exitOf("b1", 1))
+		for range 10 {
+			time.Sleep(900*time.Millisecond - time.Duration(time.Now().Nanosecond()))
+			n.g.RequestRelist("a") // its list begins before the full list, and completes before it
+			time.Sleep(200 * time.Millisecond)
+		}
+		time.Sleep(900 * time.Millisecond)
+		n.SetPod(bare("b", plegtest.Running("b1")))
+		time.Sleep(5 * time.Second)
+		want(t, "events", read(events), "b Started b1")
+	})
+}

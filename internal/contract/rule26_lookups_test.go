@@ -363,11 +363,11 @@ func TestLookupsOfWhatIsGone(t *testing.T) {
 	})
 }
 
-// No more than 10,000 keys of what is gone are kept.
+// No more than 20,000 keys of what is gone are kept.
 func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		const pods = 6000
+		const pods = 12_000
 		list := make([]*pleg.Pod, pods)
 		for i := range list {
 			id := fmt.Sprint("pod-", i)
@@ -383,10 +383,30 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 				found++
 			}
 		}
-		if found == 0 || found > 5000 { // each has a name besides
+		if found == 0 || found > 10_000 { // each has a name besides, and a short ID
 			t.Errorf("%d of %d containers are found", found, pods)
 		}
 	})
+}
+
+// A look-up of a whole ID does not depend on how many IDs begin with the same twelve characters.
+func TestLookupAmongIDsThatBeginAlike(t *testing.T) {
+	allocations := func(pods int) float64 {
+		cache := pleg.NewCache()
+		for i := range pods {
+			id := fmt.Sprintf("container-of-pod-%05d", i)
+			status := &pleg.PodStatus{ID: types.UID(id), ContainerStatuses: []*pleg.Status{{ID: pleg.ContainerID{ID: id}}}}
+			cache.Set(status.ID, status, nil, time.Now())
+		}
+		return testing.AllocsPerRun(10, func() {
+			if s, found := cache.ByContainerID("container-of-pod-00001"); !found || s.ID != "container-of-pod-00001" {
+				t.Errorf("found %q", s.ID)
+			}
+		})
+	}
+	if few, many := allocations(2), allocations(2000); many > few {
+		t.Errorf("%v allocations beside another, %v beside 2,000", few, many)
+	}
 }
 
 // The beginning of an ID is enough, of 12 characters or more, if no other container has it.

@@ -276,6 +276,31 @@ func TestTransitionsByCause(t *testing.T) {
 	})
 }
 
+// Rule 30: no more transitions are delivered than are counted, also if a list shows a container running again while
+// its pod cannot be inspected, and the next status takes that back.
+func TestRule30TransitionsThatAreTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
+		began, err := n.GetPodStatus(t.Context(), n.Pod("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.ExitContainer("a", "a1", 2, "Error")
+		time.Sleep(10 * time.Second)
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Err: errors.New("broken")})
+		n.SetStatus("a", began)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(5 * time.Second)
+		heal()
+		time.Sleep(time.Minute)
+		delivered := read(events)
+		want(t, "events", delivered, "a Died a1", "a Started a1", "a Died a1", "a PodSync")
+		if got := countedTransitions(t, reg); got != 4 { // one of the first list
+			t.Errorf("%v transitions are counted", got)
+		}
+	})
+}
+
 // Rule 30: a pod whose first inspection is stuck has a death by an exit event, and goes. The death counts.
 func TestRule30DeathInAPodThatWasNeverInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

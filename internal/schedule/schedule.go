@@ -6,6 +6,7 @@
 package schedule
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"strings"
@@ -59,7 +60,8 @@ type Call struct {
 	Stamp Stamp     // of the list; zero for an inspection
 	Began time.Time
 
-	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow.
+	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow. A
+	// full list is slow once it is stuck; see FullListsStuckSince.
 	Slow bool
 	// TimedOut is true once the call has timed out, and so has failed. Until it returns, no other call of
 	// its kind is made for the pod.
@@ -272,7 +274,6 @@ type Late struct {
 // or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
-	s.full.stuckSince = s.FullListsStuckSince()
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
 		p := s.alarms[0]
 		s.alarms.remove(p)
@@ -292,8 +293,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Entry) []Late {
 	if c == nil {
 		return late
 	}
-	dead := !s.Now.Before(c.Began.Add(s.cfg.Timeout))
-	if !c.Slow && (dead || !s.Now.Before(c.Began.Add(s.cfg.Period))) {
+	if !c.Slow && !s.Now.Before(s.slowAt(c)) {
 		c.Slow = true
 		late = append(late, Late{c, p, false})
 		switch c.Kind {
@@ -302,10 +302,11 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Entry) []Late {
 		case Inspect:
 			s.slow++
 			s.setStuck(p, c.Began)
-		case ListAll: // full lists have no slots
+		case ListAll:
+			s.full.stuckSince = cmp.Or(s.full.stuckSince, c.Began)
 		}
 	}
-	if dead && !c.TimedOut {
+	if !c.TimedOut && !s.Now.Before(c.Began.Add(s.cfg.Timeout)) {
 		c.TimedOut = true
 		late = append(late, Late{c, p, true})
 	}
@@ -318,9 +319,18 @@ func (s *Scheduler) nextLate(c *Call) time.Time {
 	case c == nil || c.TimedOut:
 		return time.Time{}
 	case !c.Slow:
-		return c.Began.Add(min(s.cfg.Period, s.cfg.Timeout))
+		return s.slowAt(c)
 	}
 	return c.Began.Add(s.cfg.Timeout)
+}
+
+// slowAt returns when the call becomes slow.
+func (s *Scheduler) slowAt(c *Call) time.Time {
+	after := s.cfg.Period
+	if c.Kind == ListAll {
+		after = max(after, min(2*s.full.took, MaxStuckAfter))
+	}
+	return c.Began.Add(min(after, s.cfg.Timeout))
 }
 
 // Wake returns when Begin or Expire next has something to do; zero for never.
@@ -350,16 +360,7 @@ func earlier(a, b time.Time) time.Time {
 // FullListsStuckSince returns when the first stuck full list began; zero for none. A full list is stuck once
 // it is older than a period, and than the shorter of MaxStuckAfter and twice the last successful
 // list. If it times out, full lists remain stuck until one returns.
-func (s *Scheduler) FullListsStuckSince() time.Time {
-	if c := s.FullList; s.full.stuckSince.IsZero() && c != nil && !s.Now.Before(s.stuckAt(c)) {
-		return c.Began
-	}
-	return s.full.stuckSince
-}
-
-func (s *Scheduler) stuckAt(c *Call) time.Time {
-	return c.Began.Add(max(s.cfg.Period, min(2*s.full.took, MaxStuckAfter)))
-}
+func (s *Scheduler) FullListsStuckSince() time.Time { return s.full.stuckSince }
 
 // setStuck sets StuckSince if it is zero, or clears it if since is zero.
 func (s *Scheduler) setStuck(p *Entry, since time.Time) {
@@ -401,12 +402,7 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	case s.toInspect.later != nil:
 		return time.Time{}
 	case !s.FullListsStuckSince().IsZero():
-		if due = s.lastCanary.Add(roundPeriods * s.cfg.Period); due.Before(s.Now) {
-			return s.Now
-		}
-		return due
-	case s.FullList != nil:
-		due = s.stuckAt(s.FullList)
+		return slices.MaxFunc([]time.Time{s.Now, s.lastCanary.Add(roundPeriods * s.cfg.Period)}, time.Time.Compare)
 	}
 	if s.stuck > 0 {
 		last := slices.MaxFunc([]time.Time{s.podsStuckSince, s.lastCanary}, time.Time.Compare)

@@ -24,8 +24,7 @@ func TestFullLists(t *testing.T) {
 			0s    start            | F1:period | 1s
 			1.5s                   | F1-slow   | 1.5s
 			1.5s  ok F1            |           | 2.5s
-			2.5s                   | F2:period | 3.5s
-			4s                     | F2-slow   | 5.5s
+			2.5s                   | F2:period | 5.5s
 			4s    fail F2          |           | 5s`,
 		"one that is asked for: as long after a list as it took, a period at most": `
 			0s    all hint         | F1:hint   | 1s
@@ -72,11 +71,12 @@ func TestFullLists(t *testing.T) {
 			200s  hang F1          | F11       | 3m21s`,
 		"hangs when it has run for twice as long as the newest that succeeded, or ten seconds": `
 			0s    relist           | F1        | 1s
-			4s    ok F1; relist    | F2        | 5s
-			5s    hangs?           | - F2-slow | 12s
+			4s    ok F1; relist    | F2        | 12s
+			11s   hangs?           | -         | 12s
+			12s                    | F2-slow   | 12s
 			12s   hangs?; canary?  | 4s true   | 14s
-			14s   ok F2; hangs?; relist | - F3 | 15s
-			15s   hangs?           | - F3-slow | 24s
+			14s   ok F2; hangs?; relist | - F3 | 24s
+			24s                    | F3-slow   | 24s
 			24s   hangs?; canary?  | 14s true  | 26s`,
 	})
 }
@@ -201,7 +201,7 @@ func TestShortTimes(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout, cfg.Threshold, cfg.Workers = period/2, period, 1 })
 	s.run(`
 		0s    start; inspect a             | F1:period Ia | 500ms
-		500ms                              | F1-slow F1-dead Ia-slow Ia-dead | 1s
+		500ms                              | F1-slow F1-dead Ia-slow Ia-dead | 500ms
 		1s    hangs?; canary?              | 0s true      | 3s
 		1s    stop; hang F1; canary?       | false        | 2s
 		2s    canary?                      | true         | 3s`)
