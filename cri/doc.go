@@ -46,7 +46,9 @@
 //	ContainerInfo, SandboxInfo        1 ContainerStatus, 1 PodSandboxStatus
 //	event stream, each connection     2 Version, 1 GetContainerEvents; 1 Version more if
 //	                                  the runtime ends it within a second. For containerd
-//	                                  1.6 and 1.7: 1 Events/Subscribe instead
+//	                                  1.6 and 1.7: 1 Events/Subscribe instead, and, while
+//	                                  full lists fail, 1 ContainerStatus when an unknown
+//	                                  container starts
 //	exit events, each connection      2 Version, 1 Events/Subscribe, which is containerd's
 //	                                  and not CRI's; 1 Status if containerd's bundles are
 //	                                  not where its socket is. For CRI-O: 1 Version. With

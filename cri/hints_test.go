@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
@@ -85,6 +87,52 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 				}
 				t.Logf("%d lists in %v", s.Calls("ListContainers"), lives*200*time.Millisecond)
 			}, criserver.WithModel(model))
+		})
+	}
+}
+
+// While the node has more containers than a list may be long, starts are seen on containerd 1.6 and 1.7 too, in pods
+// that are known and in new ones. A status that is stuck holds up no other.
+func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
+	for name, model := range map[string]criserver.Model{
+		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
+				known := s.RunPod(criserver.PodConfig{UID: "known"})
+				crowd := s.RunPod(criserver.PodConfig{UID: "crowd"})
+				time.Sleep(2 * time.Second)
+				for range 100 {
+					id := runContainer(t, s, crowd, "app")
+					must(t, s.ExitContainer(id, 0, ""))
+				}
+				time.Sleep(2 * time.Second)
+				if r := g.HealthReport(); r.RelistError == "" {
+					t.Fatalf("lists work: %+v", r)
+				}
+				events := g.Subscribe(t.Context(), pleg.WithCapacity(1000))
+				synctest.Wait()
+				for len(events) > 0 {
+					<-events
+				}
+				stuck, err := s.CreateContainer(crowd, criserver.ContainerConfig{Name: "stuck"})
+				must(t, err)
+				defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Hang: true})()
+				must(t, s.StartContainer(stuck))
+				serverconfig.Of(s).ResetCalls()
+				inKnown := runContainer(t, s, known, "app")
+				inNew := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "new"}), "app")
+				time.Sleep(300 * time.Millisecond)
+				started := map[string]types.UID{}
+				for len(events) > 0 {
+					if e := <-events; e.Type == pleg.ContainerStarted && !e.IsSandbox() {
+						started[e.Data.(string)] = e.ID
+					}
+				}
+				if len(started) != 2 || started[inKnown] != "known" || started[inNew] != "new" {
+					t.Errorf("started: %v", started)
+				}
+			}, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{MaxSend: 10_000}))
 		})
 	}
 }

@@ -78,6 +78,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	}
 	begun := r.exits.listing()
 	pods, err := r.list(ctx, r.held, query{})
+	r.listFailed.Store(err != nil)
 	r.exits.listed(begun, err)
 	return pods, err
 }

@@ -51,6 +51,8 @@ type Runtime struct {
 	version atomic.Pointer[runtimeVersion]
 	// listMode is how the last full list was completed; a listMode.
 	listMode atomic.Int32
+	// listFailed is true if the last full list has failed.
+	listFailed atomic.Bool
 }
 
 var (

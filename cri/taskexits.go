@@ -11,9 +11,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri/internal/wire"
@@ -60,12 +63,44 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 	})
 }
 
-// watchTaskHints reads containerd's stream of creations, starts and removals.
+// maxPodQuestions is how many calls of askPodOf run at once.
+const maxPodQuestions = 8
+
+// watchTaskHints reads containerd's stream of creations, starts and removals. While full lists fail, a hint
+// without a pod would be of no use: the status of a container that starts then tells its pod.
 func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	return r.watchTasks(ctx, eventStream, hintTopics, connected, func(event *taskEvent) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var questions errgroup.Group
+	questions.SetLimit(maxPodQuestions)
+	err := r.watchTasks(ctx, eventStream, hintTopics, connected, func(event *taskEvent) {
 		id := event.exit.ContainerID
-		observe(pleg.ContainerEvent{PodUID: r.held.podOf(id), ContainerID: id, CreatedAt: event.at})
+		hint := pleg.ContainerEvent{PodUID: r.held.podOf(id), ContainerID: id, CreatedAt: event.at}
+		asked := hint.PodUID == "" && event.topic == startTopic && r.listFailed.Load() && questions.TryGo(func() error {
+			hint.PodUID = r.askPodOf(ctx, id)
+			observe(hint)
+			return nil
+		})
+		if !asked {
+			observe(hint)
+		}
 	})
+	cancel()
+	_ = questions.Wait() // always nil
+	return err
+}
+
+// askPodOf asks for the pod of a container that no list has shown; empty if its status does not tell.
+func (r *Runtime) askPodOf(ctx context.Context, id string) (uid types.UID) {
+	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
+	defer cancel()
+	_ = r.do(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() error {
+		resp, err := r.client.containerStatus(ctx,
+			&runtimeapi.ContainerStatusRequest{ContainerId: id}, grpc.ForceCodecV2(&statusCodec{}))
+		uid = types.UID(resp.GetStatus().GetLabels()[labelPodUID])
+		return err
+	})
+	return uid
 }
 
 // watchTasks reads containerd's stream of some topics.

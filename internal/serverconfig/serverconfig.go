@@ -15,6 +15,9 @@ type Config struct {
 	// ListBatch is how many items a message of a streaming list holds. The default is 5000,
 	// as in containerd 2.4.
 	ListBatch int
+	// MaxSend is the size of the largest answer in bytes; longer ones fail with ResourceExhausted. The
+	// default is no limit.
+	MaxSend int
 	// PlainLists makes the server answer Unimplemented to StreamPodSandboxes and
 	// StreamContainers, as older runtimes do.
 	PlainLists bool

@@ -1,9 +1,11 @@
 package criserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -161,6 +163,7 @@ func (s *Server) Up() error {
 		grpc.StreamInterceptor(s.interceptStream),
 		grpc.UnknownServiceHandler(unknownService),
 		grpc.WaitForHandlers(true),
+		grpc.MaxSendMsgSize(cmp.Or(s.cfg.own.MaxSend, math.MaxInt32)),
 	)
 	runtimeapi.RegisterRuntimeServiceServer(up.grpc, &service{s: s})
 	if !s.cfg.crio && !s.cfg.own.NoTaskExits {
