@@ -125,8 +125,13 @@ func (r *result) take(line string) {
 		switch m[1] {
 		case "PASS":
 			r.Passed++
+			if i := slices.Index(r.Failed, m[2]); i >= 0 { // and is run again
+				r.Failed, r.Second = slices.Delete(r.Failed, i, i+1), append(r.Second, m[2])
+			}
 		case "FAIL":
-			r.Failed = append(r.Failed, m[2])
+			if !slices.Contains(r.Failed, m[2]) {
+				r.Failed = append(r.Failed, m[2])
+			}
 		case "SKIP":
 			r.Skipped = append(r.Skipped, m[2])
 		}

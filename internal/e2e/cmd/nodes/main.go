@@ -1,6 +1,6 @@
 // Command nodes runs the tests of internal/e2e on nodes as people have them: virtual machines with
 // Debian's kernels, cgroup v2 or v1, amd64 or arm64, and one with systemd. It prints a table of nodes and
-// runtimes, and fails for a failed test, and for what was skipped without a reason in its list.
+// runtimes, and fails for a test that failed twice, and for what was skipped without a reason in its list.
 //
 //	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw

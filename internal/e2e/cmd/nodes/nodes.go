@@ -52,6 +52,10 @@ var nodes = []node{
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
+	{"*", "crio", "TestShimsKeepNothing", "only containerd has shims"},
+	{"*", "crio", "TestFrozenAndKilledShims", "only containerd has shims"},
+	{"*", "crio", "TestRemovalOfPodsWhoseShimsAreAsked", "only containerd has shims"},
+	{"*", "containerd-*", "TestConmonIsKilled", "only CRI-O has conmon"},
 	{"arm64-*", "crio", "", "its programs are for amd64"},
 	{"arm64-*", "containerd-1.6", "", "it is Debian's, and would run a node for one version only"},
 	{"arm64-*", "containerd-*", "", "an emulated arm64 takes too long for more than one version"},

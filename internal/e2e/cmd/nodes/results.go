@@ -20,6 +20,8 @@ type result struct {
 	Runtime string `json:",omitempty"` // what it says it is
 	Passed  int
 	Failed  []string `json:",omitempty"`
+	// Second are the tests that failed and then passed by themselves, after the others.
+	Second  []string `json:",omitempty"`
 	Skipped []string `json:",omitempty"`
 	// Exit is the exit code of the tests. It is empty if they have not ended.
 	Exit string `json:",omitempty"`
@@ -62,6 +64,9 @@ func (all results) table(cells []cell) string {
 			continue
 		}
 		tests := fmt.Sprintf("%d pass", r.Passed)
+		if len(r.Second) > 0 {
+			tests += fmt.Sprintf(", %d of them when run again: %s", len(r.Second), strings.Join(r.Second, ", "))
+		}
 		if len(r.Failed) > 0 {
 			tests += fmt.Sprintf(", **%d fail: %s**", len(r.Failed), strings.Join(r.Failed, ", "))
 		}
