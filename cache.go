@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has
@@ -27,22 +26,6 @@ type PodCache struct {
 	global    time.Time
 	readers   map[types.UID]map[*blockedReader]bool
 	onBlocked func(uid types.UID) // see giveTo; nil without a generator
-}
-
-// cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
-type cacheEntry struct {
-	// status is the last good status, an empty one after failures only, or nil before the first inspection.
-	status *PodStatus
-	err    error
-	// listed is the pod in its newest list; nil if the pod is absent.
-	listed *Pod
-	keys   []indexKey // the keys of status and listed in the index
-	// stored is the start of the list for which the status was stored.
-	stored time.Time
-	// observed is the start of the newest list that confirmed the entry.
-	observed time.Time
-	// held is true if newer full lists do not confirm the entry.
-	held bool
 }
 
 // blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never blocks.
@@ -277,15 +260,6 @@ func (c *PodCache) removeLocked(uid types.UID, r *blockedReader) {
 	}
 }
 
-func emptyStatus(uid types.UID) *PodStatus { return &PodStatus{ID: uid} }
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 // Lookup is like Get, and also reports whether a list shows the pod. If the pod does not exist or was
 // not inspected yet, the status has only the ID.
 //
@@ -345,15 +319,6 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	return cmp.Or(status, &PodStatus{}), status != nil
 }
 
-// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
-func (s *PodStatus) fullID(id string) string {
-	if c := s.FindContainerStatusByID(id); c != nil {
-		return c.ID.ID
-	}
-	is := func(sandbox *runtimeapi.PodSandboxStatus) bool { return isID(sandbox.Id, id) }
-	return first(s.SandboxStatuses, is).GetId()
-}
-
 // ByName returns the statuses of the pods with a name, newest sandbox first. There are several
 // while a pod is being replaced by one with the same name. Pods that went away less than a minute
 // ago come last, with GoneAt set. An empty name finds nothing.
@@ -390,39 +355,6 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 			cmp.Compare(a.ID, b.ID))
 	})
 	return statuses
-}
-
-// withListed returns the status, or a copy with what the list has and the status lacks: containers and sandboxes
-// and, if no inspection has succeeded, the pod's name and labels.
-func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
-	status := cmp.Or(e.status, emptyStatus(uid))
-	full := *status
-	nameless := status.Name == "" && e.listed != nil
-	if nameless {
-		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
-		full.Annotations = e.listed.Annotations
-	}
-	full.ContainerStatuses = withMissing(full.ContainerStatuses, e.listed, listedStatus)
-	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
-	for _, c := range e.listed.sandboxes() {
-		if status.fullID(c.ID.ID) == "" {
-			full.SandboxStatuses = append(full.SandboxStatuses, listedSandbox(c))
-		}
-	}
-	was := len(status.ContainerStatuses) + len(status.SandboxStatuses)
-	if !nameless && was == len(full.ContainerStatuses)+len(full.SandboxStatuses) {
-		return status
-	}
-	return &full
-}
-
-// listedSandbox makes a status of a listed sandbox.
-func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
-	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	if c.State == ContainerStateRunning {
-		state = runtimeapi.PodSandboxState_SANDBOX_READY
-	}
-	return &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: state}
 }
 
 // indexLocked updates the index after a change of e.status or e.listed. was is the entry before.

@@ -1,11 +1,13 @@
 package pleg
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // cacheIndex finds pods by container ID, name and address. It keeps lost keys for a minute. The
@@ -45,9 +47,6 @@ const (
 	indexName
 	indexIP // in canonical form
 )
-
-// shortestID is how many characters of an ID a look-up needs.
-const shortestID = 12
 
 func containerKey(id string) indexKey { return indexKey{indexContainer, "", id} }
 
@@ -152,4 +151,53 @@ func canonicalIP(ip string) string {
 		return ip
 	}
 	return addr.Unmap().String()
+}
+
+// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
+func (s *PodStatus) fullID(id string) string {
+	if c := s.FindContainerStatusByID(id); c != nil {
+		return c.ID.ID
+	}
+	is := func(sandbox *runtimeapi.PodSandboxStatus) bool { return isID(sandbox.Id, id) }
+	return first(s.SandboxStatuses, is).GetId()
+}
+
+// cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
+type cacheEntry struct {
+	// status is the last good status, an empty one after failures only, or nil before the first inspection.
+	status *PodStatus
+	err    error
+	// listed is the pod in its newest list; nil if the pod is absent.
+	listed *Pod
+	keys   []indexKey // the keys of status and listed in the index
+	// stored is the start of the list for which the status was stored.
+	stored time.Time
+	// observed is the start of the newest list that confirmed the entry.
+	observed time.Time
+	// held is true if newer full lists do not confirm the entry.
+	held bool
+}
+
+// withListed returns the status, or a copy with what the list has and the status lacks: containers and sandboxes
+// and, if no inspection has succeeded, the pod's name and labels.
+func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
+	status := cmp.Or(e.status, emptyStatus(uid))
+	full := *status
+	nameless := status.Name == "" && e.listed != nil
+	if nameless {
+		full.Name, full.Namespace, full.Labels = e.listed.Name, e.listed.Namespace, e.listed.Labels
+		full.Annotations = e.listed.Annotations
+	}
+	full.ContainerStatuses = withMissing(full.ContainerStatuses, e.listed, listedStatus)
+	full.SandboxStatuses = slices.Clip(full.SandboxStatuses)
+	for _, c := range e.listed.sandboxes() {
+		if status.fullID(c.ID.ID) == "" {
+			full.SandboxStatuses = append(full.SandboxStatuses, listedSandbox(c))
+		}
+	}
+	was := len(status.ContainerStatuses) + len(status.SandboxStatuses)
+	if !nameless && was == len(full.ContainerStatuses)+len(full.SandboxStatuses) {
+		return status
+	}
+	return &full
 }

@@ -78,28 +78,6 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.indexLocked(pod.ID, e, &was)
 }
 
-// withMissing returns the statuses in the order of the pod's containers, and then those of other containers. A
-// container without a status gets that which add returns, unless it is nil.
-func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*Status {
-	known, listed := finder(statuses), finder(pod.containers())
-	all := make([]*Status, 0, len(statuses))
-	for _, c := range pod.containers() {
-		s := known(c.ID.ID)
-		if s == nil {
-			s = add(c)
-		}
-		if s != nil {
-			all = append(all, s)
-		}
-	}
-	for _, s := range statuses {
-		if listed(s.id()) == nil {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
 // keeps its last addresses; a pod with a ready sandbox has none yet.
 func inheritedIPs(last, status *PodStatus) []string {
@@ -108,12 +86,3 @@ func inheritedIPs(last, status *PodStatus) []string {
 	}
 	return last.IPs
 }
-
-// freshen updates cacheEntry.observed and cacheEntry.held.
-func (r *reconciler) freshen(rec *podRecord) {
-	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
-}
-
-// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
-// newest full list was dropped for the pod.
-func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }

@@ -1,6 +1,13 @@
 package pleg
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
 
 // transition is a difference between two lists of a pod, in one container or sandbox.
 type transition struct {
@@ -11,34 +18,6 @@ type transition struct {
 
 // containerChanged means that a container is now created or unknown: inspect its pod, but send no event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
-
-// plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
-type plegState int
-
-const (
-	plegAbsent plegState = iota
-	plegUnknown
-	plegRunning
-	plegExited
-)
-
-func plegStateOf(c *Container) plegState {
-	if c == nil {
-		return plegAbsent
-	}
-	return plegStateIn(c.State)
-}
-
-func plegStateIn(s State) plegState {
-	switch s {
-	case ContainerStateRunning:
-		return plegRunning
-	case ContainerStateExited:
-		return plegExited
-	default:
-		return plegUnknown
-	}
-}
 
 // appendTransitions appends the transitions of a pod between two lists; nil means absent. Known
 // containers come before new ones, so that a death precedes the start of the replacement.
@@ -186,4 +165,66 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 		*m = make(map[K]V)
 	}
 	(*m)[key] = value
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// listedStatus makes a status of a listed container.
+func listedStatus(c *Container) *Status {
+	return &Status{
+		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
+		ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
+		RestartCount: int(c.Attempt), Labels: c.Labels, Annotations: c.Annotations, PodSandboxID: c.PodSandboxID,
+	}
+}
+
+// withStatuses returns a list of statuses, or a copy with some replaced by container ID.
+func withStatuses(list []*Status, others map[string]*Status) []*Status {
+	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
+	return list
+}
+
+// withMissing returns the statuses in the order of the pod's containers, and then those of other containers. A
+// container without a status gets that which add returns, unless it is nil.
+func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*Status {
+	known, listed := finder(statuses), finder(pod.containers())
+	all := make([]*Status, 0, len(statuses))
+	for _, c := range pod.containers() {
+		s := known(c.ID.ID)
+		if s == nil {
+			s = add(c)
+		}
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	for _, s := range statuses {
+		if listed(s.id()) == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func oneIf[T int | float64](is bool) T {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func emptyStatus(uid types.UID) *PodStatus { return &PodStatus{ID: uid} }
+
+// listedSandbox makes a status of a listed sandbox.
+func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
+	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	if c.State == ContainerStateRunning {
+		state = runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return &runtimeapi.PodSandboxStatus{Id: c.ID.ID, CreatedAt: c.CreatedAt, State: state}
 }

@@ -230,3 +230,33 @@ func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
 	e.report.LastEvent = e.clock.Now()
 	return e.connectedAt, true
 }
+
+// StreamState is the state of one of the runtime's streams.
+type StreamState string
+
+const (
+	// StreamOff means that the generator is stopped or polling only, or that the runtime does not
+	// implement EventSource or ExitSource.
+	StreamOff StreamState = "off"
+	// StreamConnecting means that the stream is requested but not yet accepted.
+	StreamConnecting StreamState = "connecting"
+	// StreamConnected means that the runtime has accepted the stream.
+	StreamConnected StreamState = "connected"
+	// StreamBroken means that the stream has ended. It is opened again at NextTry.
+	StreamBroken StreamState = "broken"
+	// StreamUnsupported means that the runtime has no such stream. It is tried again at NextTry.
+	StreamUnsupported StreamState = "unsupported"
+)
+
+// StreamReport is the state of the stream of events or of exits.
+type StreamReport struct {
+	State StreamState `json:"state"`
+	// Since is when the state was entered or, during attempts to connect, when the first one began.
+	Since time.Time `json:"since,omitzero"`
+	// LastEvent is when the last event or exit arrived.
+	LastEvent time.Time `json:"lastEvent,omitzero"`
+	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after Stop.
+	Error string `json:"error,omitempty"`
+	// NextTry is when the stream is opened again.
+	NextTry time.Time `json:"nextTry,omitzero"`
+}

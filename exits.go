@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -23,39 +22,20 @@ import (
 // does not know the exit either, and reports 255 "Unknown". Some runtimes report 255 with another reason until
 // they know the code. A program may exit with 255 too: such an end is known, and gives way to another code.
 
-// end is what is known about the death of a container.
-type end struct {
-	// endedBy is a time by which the newest death, or else the one before it, had happened; zero if unknown. An
-	// exit event that is not later reports nothing new.
-	endedBy time.Time
-	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown then, it is when the
-	// runtime's status first had it.
-	since time.Time
-	// settled is true once the end was reported as settled; see settle.
-	settled bool
-	// initial is true if the pod's first list, up to the first full list, has shown the exit. It is not counted.
-	initial bool
-	// restarted is true if the container has started again since. Only endedBy and earlier count then.
-	restarted bool
-	// earlier is the last status before a list showed the container running again. It is nil once another status
-	// has shown whether that is another life.
-	earlier *Status
-}
-
-// unsureCode is the exit code that runtimes report if they do not know it.
-const unsureCode = 255
-
-func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
-
-// knows reports whether s has the end of its container; else it is nil, or the end is unknown.
-func knows(s *Status) bool { return hasExited(s) && !s.EndUnknown }
+const (
+	// unsureCode is the exit code that runtimes report if they do not know it.
+	unsureCode = 255
+	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
+	// reason such as OOMKilled 10 to 500 ms late.
+	reasonCheckWait = 2 * time.Second
+	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
+	unconfirmedWait = 10 * time.Second
+)
 
 // givesWay reports whether the end in s is replaced by a known end with this code.
 func givesWay(s *Status, code int) bool {
 	return !knows(s) || s.ExitCode == unsureCode && code != unsureCode
 }
-
-func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
 
 // isOver reports whether a container has exited by its newest status.
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
@@ -357,7 +337,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 }
 
 // countGone counts a death that no further status can explain, by its last known status: the container is gone, or
-// has been started again. Subscribers take the removal or next start of the container as the end; see handlerEvents.
+// has been started again. Subscribers take the removal or next start of the container as the end; see Handler.events.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	s := rec.statuses[id]
 	if e.restarted {
@@ -393,27 +373,12 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// listedStatus makes a status of a listed container.
-func listedStatus(c *Container) *Status {
-	return &Status{
-		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
-		ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
-		RestartCount: int(c.Attempt), Labels: c.Labels, Annotations: c.Annotations, PodSandboxID: c.PodSandboxID,
-	}
-}
-
 // startedStatus returns the status of a container that has started again, made from its previous one.
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
 	s.ExitCode, s.Reason, s.Message, s.Unconfirmed, s.EndUnknown = 0, "", "", false, false
 	return &s
-}
-
-// withStatuses returns a list of statuses, or a copy with some replaced by container ID.
-func withStatuses(list []*Status, others map[string]*Status) []*Status {
-	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
-	return list
 }
 
 // earlyExits are the newest exits of containers that no record has, by ID. Exits come from events and from

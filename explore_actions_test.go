@@ -288,7 +288,7 @@ func (w *world) ask(a action) {
 	case actRelist:
 		w.left.relists--
 		c := &exploredCaller{
-			relistCaller: newRelistCaller(), at: w.truth, called: w.r.sched.Last.Number,
+			relistCaller: &relistCaller{done: make(chan struct{})}, at: w.truth, called: w.r.sched.Last.Number,
 		}
 		w.callers = append(w.callers, c)
 		w.in.relists = append(w.in.relists, c.relistCaller)

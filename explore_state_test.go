@@ -33,8 +33,9 @@ const (
 var classesOf = map[string]class{
 	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
-	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut, "cadence.stuckSince": notZero,
-	"Scheduler.podsStuckSince": schedTime, "Scheduler.lastCanary": schedTime,
+	"cadence.next": schedTime, "cadence.notBefore": schedTime, "cadence.took": leftOut,
+	"Scheduler.FullListsStuckSince": notZero,
+	"Scheduler.podsStuckSince":      schedTime, "Scheduler.lastCanary": schedTime,
 	"Call.Cause": leftOut, "Call.Began": schedTime,
 	"Entry.StuckSince": notZero, "Entry.wants": leftOut, "Entry.toList": leftOut, "Entry.toInspect": leftOut,
 	"Entry.wake": leftOut, "Entry.index": leftOut,

@@ -99,7 +99,8 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 			o(&g.opts)
 		}
 	}
-	g.logger, g.updates = g.opts.logger.WithName("pleg"), newBroadcaster(g.metrics.countDiscarded)
+	g.logger = g.opts.logger.WithName("pleg")
+	g.updates = newBroadcaster(func(n int) { g.metrics.discardEvents.Add(float64(n)) })
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
 		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
 		options.Lasting = true
@@ -257,7 +258,7 @@ func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 // Without Start, the relist runs in the caller's goroutine. Timeouts use the injected clock: if a
 // call blocks, a fake clock must be stepped from another goroutine.
 func (g *GenericPLEG) Relist(ctx context.Context) error {
-	caller := newRelistCaller()
+	caller := &relistCaller{done: make(chan struct{})}
 	if ctx.Err() == nil { // otherwise the request might stay in the inbox
 		g.inbox.Put(func(in *inputs) { in.relists = append(in.relists, caller) })
 		g.run(ctx, caller.done)

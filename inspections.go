@@ -158,7 +158,7 @@ func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err 
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowTimedOut {
 		err := r.deadlineError(methodGetPodStatus)
-		r.cancel(late.Call, err)
+		r.out.cancel = append(r.out.cancel, cancelCall{late.Call, err})
 		r.inspectionFailed(rec, err)
 		r.publishEnds(rec, CausePeriod, late.Began)
 		r.forgetEnds(rec)
@@ -228,10 +228,6 @@ func agrees(pod *Pod, status *PodStatus) bool {
 			func(c *Container, s *runtimeapi.PodSandboxStatus) bool {
 				return (c.State == ContainerStateRunning) == isReady(s)
 			})
-}
-
-func isReady(s *runtimeapi.PodSandboxStatus) bool {
-	return s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
 // paired reports whether each listed container has one agreeing status, and there are no other statuses.

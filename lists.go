@@ -9,6 +9,9 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
+// followUpDivisor divides a period: the quotient is the wait before the second list of a hinted pod.
+const followUpDivisor = 20
+
 func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.relists.attached, r.relists.waiting = r.relists.waiting, nil
 	if !r.fullBegan.IsZero() {
@@ -179,7 +182,7 @@ func (r *reconciler) gone(found comparison, c *schedule.Call) {
 	rec.inspect, rec.sync, rec.stale, rec.failures = false, false, false, 0
 	if rec.Inspection != nil {
 		rec.inspecting.sync = false
-		r.cancel(rec.Inspection, errPodGone)
+		r.out.cancel = append(r.out.cancel, cancelCall{rec.Inspection, errPodGone})
 	}
 	r.cache.Delete(rec.UID)
 	r.freshen(rec)

@@ -12,26 +12,17 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-const (
-	// maxRetryWait bounds the back-off of a failing inspection, unless a period is longer.
-	maxRetryWait = 10 * time.Second
-	// followUpDivisor divides a period: the quotient is the wait before the second list of a hinted pod.
-	followUpDivisor = 20
-	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
-	// reason such as OOMKilled 10 to 500 ms late.
-	reasonCheckWait = 2 * time.Second
-	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
-	unconfirmedWait = 10 * time.Second
-)
+// maxRetryWait bounds the back-off of a failing inspection, unless a period is longer.
+const maxRetryWait = 10 * time.Second
 
 // reconciler lists, compares, inspects, stores and publishes. It is a deterministic function of its
 // inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
 // the cache and the broadcaster.
 //
 // This file has the step. lists.go and inspections.go handle the results of calls, requests.go has what is
-// asked for, updates.go what is published, cachewriter.go what the cache gets, and exits.go what is known
-// of exits. A file calls only files further on in this list, and podrecords.go, which has the data and
-// compares it with lists. docs/INTERNALS.md has the rules.
+// asked for, updates.go what is published, podrecords.go compares records with lists, exits.go has what is
+// known of exits, cachewriter.go what the cache gets, and record.go the data. A file uses only what files
+// further on in this list declare; order_test.go has the order of all files. docs/INTERNALS.md has the rules.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -68,7 +59,8 @@ type reconciler struct {
 
 func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster, m *metrics) *reconciler {
 	r := &reconciler{
-		cfg: cfg, sched: schedule.New(cfg), records: newPodRecords(), cache: cache,
+		cfg: cfg, sched: schedule.New(cfg), cache: cache,
+		records: &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)},
 		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
 		lastInspection: now,
 	}
@@ -216,7 +208,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 	if late.Entry == nil {
 		if late.NowTimedOut {
 			err := r.deadlineError(methodGetPods)
-			r.cancel(c, err)
+			r.out.cancel = append(r.out.cancel, cancelCall{c, err})
 			r.fullListFailed(err, c)
 		}
 		r.planRequested()
@@ -229,7 +221,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
 	case late.NowTimedOut:
-		r.cancel(c, r.deadlineError(methodGetPod))
+		r.out.cancel = append(r.out.cancel, cancelCall{c, r.deadlineError(methodGetPod)})
 		r.podListFailed(rec)
 	}
 	r.plan(rec)
@@ -258,7 +250,7 @@ func (r *reconciler) beginCalls() {
 // chooseCanaries chooses the healthy pod inspected least recently. While full lists are stuck, long
 // before they time out (see FullListsStuckSince), it chooses all pods, healthy or not.
 func (r *reconciler) chooseCanaries() {
-	all := !r.sched.FullListsStuckSince().IsZero()
+	all := !r.sched.FullListsStuckSince.IsZero()
 	pods := slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool {
 		return rec.Inspection != nil || !all && !rec.isHealthy()
 	})

@@ -8,39 +8,6 @@ import (
 	"github.com/kubepleg/pleg/internal/schedule"
 )
 
-// request holds the coalesced requests for a list of a pod, or of all pods.
-type request struct {
-	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
-	newest, oldest uint64
-	cause          Cause // of the first request since none was open; empty for none
-	// hinted is true if a request was an event of the runtime; see followUp.
-	hinted bool
-}
-
-// add adds a request that is answered by any list numbered above last.
-func (r *request) add(last uint64, cause Cause, hinted bool) {
-	if r.newest == 0 {
-		r.cause, r.oldest = cause, last+1
-	}
-	r.newest = last + 1
-	r.hinted = r.hinted || hinted
-}
-
-// answer removes the requests that the numbered list answers. answered is true if it answers any;
-// hinted is true if none is left and an event was among them.
-func (r *request) answer(number uint64) (answered, hinted bool) {
-	switch {
-	case r.newest == 0 || r.oldest > number:
-		return false, false
-	case r.newest > number:
-		r.oldest = r.newest
-		return true, false
-	}
-	hinted = r.hinted
-	*r = request{}
-	return true, hinted
-}
-
 // request requests a list of the pod that begins from now on. If the runtime cannot list one pod, the
 // full list of the next period answers. requestPod does not wait for that.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
@@ -89,10 +56,6 @@ func (r *reconciler) planRequested() {
 			r.plan(rec)
 		}
 	}
-}
-
-func (r *reconciler) cancel(c *schedule.Call, cause error) {
-	r.out.cancel = append(r.out.cancel, cancelCall{c, cause})
 }
 
 // relists are the full lists that are not yet complete, and the callers of Relist that wait for them.
@@ -154,3 +117,12 @@ func (r *reconciler) stillWaits(l *succeededList) bool {
 	}
 	return l.awaited != nil
 }
+
+// freshen updates cacheEntry.observed and cacheEntry.held.
+func (r *reconciler) freshen(rec *podRecord) {
+	r.cache.setObserved(rec.UID, rec.observedAt(), r.isHeld(rec))
+}
+
+// isHeld reports whether newer full lists do not confirm the cached status: it is stale, or the
+// newest full list was dropped for the pod.
+func (r *reconciler) isHeld(rec *podRecord) bool { return rec.stale || r.records.full.After(rec.at) }

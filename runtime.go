@@ -365,3 +365,45 @@ func withoutType(id string) string {
 func isID(full, id string) bool {
 	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
+
+// shortestID is how many characters of an ID a look-up needs.
+const shortestID = 12
+
+// plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
+type plegState int
+
+const (
+	plegAbsent plegState = iota
+	plegUnknown
+	plegRunning
+	plegExited
+)
+
+func plegStateOf(c *Container) plegState {
+	if c == nil {
+		return plegAbsent
+	}
+	return plegStateIn(c.State)
+}
+
+func plegStateIn(s State) plegState {
+	switch s {
+	case ContainerStateRunning:
+		return plegRunning
+	case ContainerStateExited:
+		return plegExited
+	default:
+		return plegUnknown
+	}
+}
+
+func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
+
+// knows reports whether s has the end of its container; else it is nil, or the end is unknown.
+func knows(s *Status) bool { return hasExited(s) && !s.EndUnknown }
+
+func isExited(c *Container) bool { return plegStateOf(c) == plegExited }
+
+func isReady(s *runtimeapi.PodSandboxStatus) bool {
+	return s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+}

@@ -115,7 +115,7 @@ func (s *stepper) make(d *datadriven.TestData) {
 	}
 	s.cache, s.calls, s.now = NewCache(), make(map[string]*schedule.Call), epoch
 	m := newMetrics()
-	updates := newBroadcaster(m.countDiscarded)
+	updates := newBroadcaster(func(n int) { m.discardEvents.Add(float64(n)) })
 	s.events = updates.Subscribe(s.t.Context(),
 		subscriptionOptions{Events: inSteps(stepEvents), Capacity: 1000, Lasting: true})
 	s.t.Cleanup(updates.Halt)

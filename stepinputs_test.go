@@ -28,7 +28,7 @@ func (s *stepper) take(in *inputs, line string) {
 		on := words[0] == "start"
 		in.periodic = &on
 	case "relist":
-		s.callers = append(s.callers, newRelistCaller())
+		s.callers = append(s.callers, &relistCaller{done: make(chan struct{})})
 		in.relists = append(in.relists, s.callers[len(s.callers)-1])
 	case "request":
 		put(&in.requests, uid, struct{}{})

@@ -100,47 +100,33 @@ type Handler struct {
 // its subscription and panics; other subscriptions continue. Handle panics if ctx is nil.
 func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOption) error {
 	options := g.subscription(opts)
-	steps := inSteps(handlerEvents)
-	options.Events = func(delivered, u *update) []*PodLifecycleEvent {
-		if u.uid == syncedUID && h.OnSynced != nil {
-			return []*PodLifecycleEvent{{Type: synced}}
-		}
-		return steps(delivered, u)
+	options.Events = inSteps(h.events)
+	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
+		containerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
+		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync,
 	}
-	functions := h.functions()
 	refused := make(map[types.UID]bool) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {
 			refused[e.ID] = true
 		}
-		if f := functions[e.Type]; f != nil && !refused[e.ID] {
+		switch f := functions[e.Type]; {
+		case refused[e.ID]:
+		case e.Type == synced:
+			h.OnSynced()
+		case e.Type == podAdded && h.OnPodAdded != nil:
+			h.OnPodAdded(e.Pod, e.Initial)
+		case e.Type == podChanged && h.OnPodChanged != nil:
+			h.OnPodChanged(e.Pod)
+		case e.Type == podRemoved && h.OnPodRemoved != nil:
+			h.OnPodRemoved(e.Pod)
+		case f != nil:
 			f(e)
 		}
 		if e.Type == podRemoved {
 			delete(refused, e.ID)
 		}
 	})
-}
-
-// functions returns the function for each type of event; nil for none.
-func (h *Handler) functions() map[PodLifeCycleEventType]func(*PodLifecycleEvent) {
-	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
-		containerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
-		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync,
-	}
-	if h.OnSynced != nil {
-		functions[synced] = func(*PodLifecycleEvent) { h.OnSynced() }
-	}
-	if h.OnPodAdded != nil {
-		functions[podAdded] = func(e *PodLifecycleEvent) { h.OnPodAdded(e.Pod, e.Initial) }
-	}
-	if h.OnPodChanged != nil {
-		functions[podChanged] = func(e *PodLifecycleEvent) { h.OnPodChanged(e.Pod) }
-	}
-	if h.OnPodRemoved != nil {
-		functions[podRemoved] = func(e *PodLifecycleEvent) { h.OnPodRemoved(e.Pod) }
-	}
-	return functions
 }
 
 // The types of the events that only Handle gets.
@@ -152,8 +138,11 @@ const (
 	containerCreated PodLifeCycleEventType = ""
 )
 
-// handlerEvents returns the events of one step for a handler; see inSteps.
-func handlerEvents(delivered, u *update) (events []*PodLifecycleEvent) {
+// events returns the events of one step for the handler; see inSteps.
+func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
+	if u.uid == syncedUID && h.OnSynced != nil {
+		return []*PodLifecycleEvent{{Type: synced}}
+	}
 	known := delivered.listed()
 	initial := delivered == nil && u.initial != nil
 	add := func(kind PodLifeCycleEventType, pod *Pod, c *Container, s *Status) {

@@ -40,7 +40,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 			return nil
 		}
 		taken[c.ID.ID] = true
-		if !c.State.exists() {
+		if !slices.Contains(allStates[:], c.State) {
 			report(badState, "container "+c.ID.ID)
 			return c.in(ContainerStateUnknown)
 		}
@@ -55,8 +55,6 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	copied.Containers, copied.Sandboxes = containers, sandboxes
 	return &copied
 }
-
-func (s State) exists() bool { return slices.Contains(allStates[:], s) }
 
 // validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
@@ -84,7 +82,7 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 			return nil
 		}
 		taken[s.ID.ID] = true
-		if !s.State.exists() {
+		if !slices.Contains(allStates[:], s.State) {
 			report(badState, "status of container "+s.ID.ID)
 			known := *s
 			known.State = ContainerStateUnknown
@@ -110,8 +108,3 @@ func withoutNil[T any](list []*T, bad func()) []*T {
 
 // podName returns the name of a pod for errors.
 func podName(pod *Pod) string { return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID) }
-
-func (r *reconciler) badData(reason badReason, object string) {
-	log := func(message string, keysAndValues ...any) { r.out.info(0, message, keysAndValues...) }
-	r.metrics.badData(log, reason, object)
-}

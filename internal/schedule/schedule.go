@@ -88,6 +88,10 @@ type Scheduler struct {
 	Last Stamp
 	// FullList is the full list in flight; nil for none.
 	FullList *Call
+	// FullListsStuckSince is when the first stuck full list began; zero for none. A full list is stuck once it is
+	// older than a period, and than the shorter of MaxStuckAfter and twice the last successful list. If it times
+	// out, full lists remain stuck until one returns.
+	FullListsStuckSince time.Time
 
 	cfg  Config
 	full cadence
@@ -113,8 +117,6 @@ type cadence struct {
 	requested bool          // a full list was requested
 	failed    bool          // the last full list failed
 	took      time.Duration // the duration of the last successful full list
-	// stuckSince is when the first stuck full list began; zero once the runtime has answered one.
-	stuckSince time.Time
 }
 
 // New returns an idle schedule.
@@ -136,7 +138,7 @@ func (s *Scheduler) SetPeriodic(on bool) {
 
 // endStuck notes that full lists are no longer stuck. It ends a round.
 func (s *Scheduler) endStuck() {
-	s.full.stuckSince = time.Time{}
+	s.FullListsStuckSince = time.Time{}
 	for s.toInspect.later != nil {
 		s.toInspect.set(s.toInspect.later.Value.(*Entry), false)
 	}
@@ -303,7 +305,7 @@ func (s *Scheduler) appendLate(late []Late, c *Call, p *Entry) []Late {
 			s.slow++
 			s.setStuck(p, c.Began)
 		case ListAll:
-			s.full.stuckSince = cmp.Or(s.full.stuckSince, c.Began)
+			s.FullListsStuckSince = cmp.Or(s.FullListsStuckSince, c.Began)
 		}
 	}
 	if !c.TimedOut && !s.Now.Before(c.Began.Add(s.cfg.Timeout)) {
@@ -357,11 +359,6 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// FullListsStuckSince returns when the first stuck full list began; zero for none. A full list is stuck once
-// it is older than a period, and than the shorter of MaxStuckAfter and twice the last successful
-// list. If it times out, full lists remain stuck until one returns.
-func (s *Scheduler) FullListsStuckSince() time.Time { return s.full.stuckSince }
-
 // setStuck sets StuckSince if it is zero, or clears it if since is zero.
 func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	switch {
@@ -401,7 +398,7 @@ func (s *Scheduler) canaryDue() (due time.Time) {
 	switch {
 	case s.toInspect.later != nil:
 		return time.Time{}
-	case !s.FullListsStuckSince().IsZero():
+	case !s.FullListsStuckSince.IsZero():
 		return slices.MaxFunc([]time.Time{s.Now, s.lastCanary.Add(roundPeriods * s.cfg.Period)}, time.Time.Compare)
 	}
 	if s.stuck > 0 {

@@ -100,7 +100,7 @@ func (s *script) input(text string) (answer []string) {
 	case "canary?":
 		return []string{fmt.Sprint(s.TakeCanary())}
 	case "hangs?":
-		return []string{since(s.FullListsStuckSince())}
+		return []string{since(s.FullListsStuckSince)}
 	case "wake": // a pod at a time
 		s.pod(names[0]).want.Wake = at(names[1])
 		s.plan(s.pod(names[0]))
