@@ -143,16 +143,16 @@ plegwatch: ## the program, .cache/plegwatch
 	cd cmd/plegwatch && go build -o ../../.cache/plegwatch .
 
 .PHONY: nodeagent
-nodeagent: ## the node agent of examples/nodeagent on a runtime of its own; Ctrl-C ends it
-	cd examples/nodeagent && go run .
+nodeagent: ## the node agent of nodeagent on a runtime of its own; Ctrl-C ends it
+	cd nodeagent && go run .
 
 .PHONY: live
 live: ## the node agent on a real containerd, or on PLEG_RUNTIME, and beside a kubelet, which it builds, with all pods; needs root; 20 minutes
-	cd internal/e2e/nodeagent && go test -count=1 -timeout=60m -parallel=1 ./... -fire.kills=20 -latency.samples=20 -idle.for=1m -beside.all
+	cd nodeagent/e2e && go test -count=1 -timeout=60m -parallel=1 ./... -fire.kills=20 -latency.samples=20 -idle.for=1m -beside.all
 
 .PHONY: jobs
 jobs: ## ten minutes of kills of the node agent and of the runtime, containerd or PLEG_RUNTIME, with a hundred jobs; needs root
-	cd internal/e2e/nodeagent && go test -count=1 -timeout=30m -v -run='^TestJobsUnderFire$$' . -jobs.for=10m -jobs.count=100
+	cd nodeagent/e2e && go test -count=1 -timeout=30m -v -run='^TestJobsUnderFire$$' . -jobs.for=10m -jobs.count=100
 
 .PHONY: deploy-test
 deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root

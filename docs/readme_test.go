@@ -26,7 +26,7 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipes, err := filepath.Glob("examples/nodeagent/recipes/*_test.go")
+	recipes, err := filepath.Glob("nodeagent/recipes/*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}

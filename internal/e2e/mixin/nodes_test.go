@@ -28,7 +28,7 @@ func build(t *testing.T) programs {
 	t.Helper()
 	dir := t.TempDir()
 	p := programs{filepath.Join(dir, "plegwatch"), filepath.Join(dir, "nodeagent")}
-	for module, binary := range map[string]string{"cmd/plegwatch": p.watch, "examples/nodeagent": p.nodeagent} {
+	for module, binary := range map[string]string{"cmd/plegwatch": p.watch, "nodeagent": p.nodeagent} {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
 		cmd.Dir, cmd.Env = filepath.Join("../../..", module), append(os.Environ(), "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -57,7 +57,7 @@ func (p programs) startWatch(t *testing.T, node *criserver.Server, address strin
 	return stdout
 }
 
-// startAgent starts examples/nodeagent with one pod on a node of its own, and serves its metrics on an
+// startAgent starts nodeagent with one pod on a node of its own, and serves its metrics on an
 // address.
 func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	t.Helper()

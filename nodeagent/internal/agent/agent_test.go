@@ -1,0 +1,581 @@
+package agent
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+)
+
+// An agent that starts again adopts what runs: containers, restart counts, start times and
+// readiness stay as they are.
+func TestAdoption(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pods := []*v1.Pod{n.pod("a", `  containers:
+  - {name: web, image: sleep, imagePullPolicy: Never, readinessProbe: {exec: {command: [check]}, periodSeconds: 60}}
+`), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n")}
+		n.run(time.Minute, pods...)
+		n.kill("web")
+		n.wait(time.Minute)
+		before := n.status("a")
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.stop()
+		calls := n.server.Calls("CreateContainer")
+
+		n.wait(time.Hour)
+		n.start()
+		n.run(5*time.Second, pods...)
+		after := n.status("a")
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+		n.want("job", "Succeeded; c 0 Completed(0)")
+		if before.ContainerStatuses[0].ContainerID != after.ContainerStatuses[0].ContainerID ||
+			n.server.Calls("CreateContainer") != calls {
+			t.Error("containers were not adopted")
+		}
+		if !before.StartTime.Equal(after.StartTime) || fmt.Sprint(before.Conditions) != fmt.Sprint(after.Conditions) {
+			t.Errorf("times changed:\n%v\n%v", before, after)
+		}
+	})
+}
+
+// What an agent that was killed left half done is completed, and nothing runs twice.
+func TestAdoptionOfHalfAPod(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Hang: true})
+		pod := n.pod("a", always)
+		n.run(time.Second, pod)
+		n.stop()
+		heal()
+		n.start()
+		n.run(5*time.Second, pod)
+		n.want("a", "Running Ready; web 0 running")
+		if _, containers := n.server.Present(); containers != 1 {
+			t.Errorf("%d containers", containers)
+		}
+	})
+}
+
+// After the clock was set back, a container has an earlier time than its predecessor. It is still replaced when it
+// ends, with the next attempt.
+func TestClockSetBack(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		back := func(attempt uint32, times ...*int64) {
+			for _, at := range times {
+				if attempt > 0 && *at > 0 {
+					*at -= time.Hour.Nanoseconds()
+				}
+			}
+		}
+		n.server.Inject(criserver.Fault{Edit: func(answer any) {
+			switch a := answer.(type) {
+			case *runtimeapi.ListContainersResponse:
+				for _, c := range a.Containers {
+					back(c.Metadata.Attempt, &c.CreatedAt)
+				}
+			case *runtimeapi.ContainerStatusResponse:
+				back(a.Status.Metadata.Attempt, &a.Status.CreatedAt, &a.Status.StartedAt, &a.Status.FinishedAt)
+			}
+		}})
+		n.run(time.Minute, n.pod("a", always))
+		for restarts := 1; restarts <= 3; restarts++ {
+			n.kill("web")
+			n.wait(10 * time.Minute)
+			n.want("a", fmt.Sprintf("Running Ready; web %d running after Error(137)", restarts))
+		}
+	})
+}
+
+// What is left of pods whose manifests went while no agent ran is removed; pods of others
+// are not touched.
+func TestOrphans(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		b := n.pod("b", always)
+		n.run(time.Second, n.pod("a", always), b)
+		adopted := n.server.Sandboxes(b.UID)
+		n.stop()
+		foreign := n.server.RunPod(criserver.PodConfig{Name: "foreign"})
+		n.start()
+		n.wait(5 * time.Second)
+		if s, _ := n.server.Present(); s != 3 {
+			t.Errorf("%d sandboxes before the manifests were read", s)
+		}
+		n.run(time.Minute, b)
+		n.want("b", "Running Ready; web 0 running")
+		if s, _ := n.server.Present(); s != 2 || !slices.Equal(n.server.Sandboxes(b.UID), adopted) {
+			t.Errorf("%d sandboxes, %q of b, which had %q", s, n.server.Sandboxes(b.UID), adopted)
+		}
+		if err := n.server.StopPodSandbox(foreign); err != nil {
+			t.Error("a pod of somebody else is gone:", err)
+		}
+		if len(n.sink.pods) != 1 {
+			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
+		}
+	})
+}
+
+// What a runtime calls a pod of this agent is not trusted: none of the pod's files are outside of their directories.
+func TestOrphanWithBadName(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		precious := filepath.Join(n.dir, "precious")
+		if err := os.WriteFile(precious, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.server.RunPod(criserver.PodConfig{Name: "a", UID: "..",
+			Annotations: map[string]string{"kubernetes.io/config.source": "nodeagent " + n.dir}})
+		n.run(time.Minute, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if _, err := os.Stat(precious); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever a runtime answers for a while, the agent lives, and runs the pod once the answers are good again.
+func TestRuntimeAnswersGarbage(t *testing.T) {
+	negativeRestarts := func(answer any) {
+		if r, ok := answer.(*runtimeapi.ContainerStatusResponse); ok && r.Status != nil {
+			r.Status.Annotations["io.kubernetes.container.restartCount"] = "-7"
+		}
+	}
+	faults := map[string]criserver.Fault{
+		"no metadata": {Edit: garbage.NilMetadata}, "no IDs": {Edit: garbage.EmptyIDs},
+		"one ID": {Edit: garbage.DuplicateIDs}, "unknown states": {Edit: garbage.UnknownStates},
+		"no labels": {Edit: garbage.MissingLabels}, "no status": {Edit: garbage.NilStatus},
+		"no protobuf": {Raw: []byte{0xff}}, "nothing": {Raw: []byte{}},
+		"negative restarts": {Edit: negativeRestarts}, "too large": {Padding: 17 << 20}, "cut off": {Cut: true},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				pod := n.pod("a", always)
+				n.run(time.Second, pod)
+				for _, method := range []string{"", "StreamContainers", "ContainerStatus"} {
+					fault.Method = method
+					heal := n.server.Inject(fault)
+					n.wait(2 * time.Second)
+					for _, sandbox := range n.server.Sandboxes(pod.UID) {
+						_ = n.server.StopPodSandbox(sandbox) // so that there is something to do
+					}
+					n.wait(10 * time.Second)
+					heal()
+					n.wait(6 * time.Minute)
+					if s := n.brief("a"); !strings.HasPrefix(s, "Running Ready; web ") || !strings.Contains(s, " running") ||
+						strings.Contains(s, "web -") {
+						t.Errorf("after %q: %s", method, s)
+					}
+				}
+				n.run(time.Minute)
+				if s, c := n.server.Present(); s+c > 0 {
+					t.Errorf("%d sandboxes and %d containers are left", s, c)
+				}
+			})
+		})
+	}
+}
+
+// While the runtime is away nothing is done, and the health says why; once it is back, what
+// happened meanwhile is made good.
+func TestSickRuntime(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always))
+		health := func() (int, string) {
+			w := httptest.NewRecorder()
+			n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+			return w.Code, w.Body.String()
+		}
+		if code, _ := health(); code != http.StatusOK {
+			t.Errorf("%d while all is well", code)
+		}
+		n.kill("web")
+		synctest.Wait()
+		n.server.Down()
+		n.agent.SetPods([]*v1.Pod{n.pod("a", always), n.pod("b", always)})
+		n.wait(5 * time.Minute)
+		if code, body := health(); code != http.StatusInternalServerError || !strings.Contains(body,
+			"pleg was last seen active") {
+			t.Errorf("%d: %s", code, body)
+		}
+		if err := n.server.Up(); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(30 * time.Second)
+		if code, body := health(); code != http.StatusOK {
+			t.Errorf("%d: %s", code, body)
+		}
+		if s := n.brief("a"); !strings.HasPrefix(s, "Running Ready; web 1 running") {
+			t.Error(s)
+		}
+		n.want("b", "Running Ready; web 0 running")
+	})
+}
+
+// One pod whose inspection hangs delays no other pod's sync: 20 containers that die beside it are restarted, and a new
+// pod runs, within half a second of the bubble's time. nodeagent/e2e has the same on containerd.
+func TestHungInspection(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		pods := []*v1.Pod{n.pod("a", always)}
+		for i := range 20 {
+			pods = append(pods, n.pod(fmt.Sprint("b", i),
+				"  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
+		}
+		n.run(time.Second, pods...)
+		hung := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: hung, Hang: true})
+		n.kill("web")
+		n.wait(time.Second)
+		for i := range 20 {
+			n.kill(fmt.Sprint("c", i))
+		}
+		n.wait(500 * time.Millisecond)
+		for i := range 20 {
+			n.want(fmt.Sprint("b", i), fmt.Sprintf("Running Ready; c%d 1 running after Error(137)", i))
+		}
+		n.want("a", "Running Ready; web 0 running") // it is not known
+		n.agent.SetPods(append(pods, n.pod("new", always)))
+		n.wait(500 * time.Millisecond)
+		n.want("new", "Running Ready; web 0 running")
+		heal()
+		n.wait(time.Minute)
+		n.want("a", "Running Ready; web 1 running after Error(137)")
+	})
+}
+
+// A reason that the runtime learns late reaches the pod's status: the library inspects a container that has died once
+// more. It does so as well if the container was dead when the agent began.
+func TestLateReason(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
+		n.run(time.Second, pod)
+		n.kill("c")
+		n.wait(time.Second)
+		n.want("a", "Failed; c 0 Error(137)")
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: func(answer any) {
+			answer.(*runtimeapi.ContainerStatusResponse).Status.Reason = "OOMKilled"
+		}})
+		n.wait(2 * time.Second)
+		n.want("a", "Failed; c 0 OOMKilled(137)")
+		heal()
+		n.stop()
+		serverconfig.Of(n.server).ResetCalls()
+		n.start()
+		n.run(time.Minute, pod)
+		if calls := n.server.Calls("ContainerStatus"); calls != 2 {
+			t.Errorf("%d inspections of a container that was dead before", calls)
+		}
+	})
+}
+
+// While the runtime says that it is not ready, nothing is done, and the health says so in its words.
+func TestRuntimeNotReady(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always))
+		heal := n.server.Inject(criserver.Fault{Method: "Status", Edit: func(answer any) {
+			for _, c := range answer.(*runtimeapi.StatusResponse).Status.Conditions {
+				c.Status, c.Reason, c.Message = false, "Broken", "the shim is gone"
+			}
+		}})
+		n.wait(3 * time.Second)
+		n.run(time.Minute, n.pod("a", always), n.pod("b", always))
+		n.want("b", "")
+		w := httptest.NewRecorder()
+		n.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "Broken: the shim is gone") {
+			t.Errorf("%d: %s", w.Code, w.Body)
+		}
+		heal()
+		n.wait(10 * time.Second)
+		n.want("b", "Running Ready; web 0 running")
+	})
+}
+
+// A pod waits until one of its name is gone, and one that is wanted again until it is.
+func TestReplacedPod(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		const slow = "  terminationGracePeriodSeconds: 10\n  containers: [{name: web, image: deaf, imagePullPolicy: Never}]\n"
+		first := n.pod("a", slow)
+		second := n.pod("a", slow)
+		second.UID = "22222222-0000-4000-8000-000000000000"
+		n.run(time.Second, first)
+		n.run(5*time.Second, second)
+		if starts := len(n.notes()); starts != 1 {
+			t.Errorf("%q", n.notes())
+		}
+		n.wait(10 * time.Second)
+		if want := []string{"web started", "web exits 137", "web started"}; !slices.Equal(n.notes(), want) {
+			t.Errorf("%q", n.notes())
+		}
+		n.run(time.Second)
+		n.run(20*time.Second, second)
+		n.want("a", "Running Ready; web 0 running")
+		if want := []string{"web started", "web exits 137", "web started", "web exits 137",
+			"web started"}; !slices.Equal(n.notes(), want) {
+			t.Errorf("%q", n.notes())
+		}
+	})
+}
+
+// Statuses are written when they change, and at no other time; what could not be written is written with the next sync.
+func TestStatusesAreWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.sink.err = errOnPurpose
+		n.run(time.Second, n.pod("a", always))
+		n.want("a", "Running Ready; web 0 running")
+		if len(n.sink.pods) != 0 || n.sink.writes == 0 {
+			t.Errorf("%d writes", n.sink.writes)
+		}
+		n.sink.mu.Lock()
+		n.sink.err = nil
+		n.sink.mu.Unlock()
+		n.wait(2 * time.Minute)
+		if n.sink.pods["a"] == nil || n.sink.pods["a"].Status.Phase != v1.PodRunning {
+			t.Errorf("%d writes of %v", n.sink.writes, n.sink.pods)
+		}
+		before := n.sink.writes
+		n.wait(time.Hour)
+		if n.sink.writes != before {
+			t.Errorf("%d writes of a pod that does not change", n.sink.writes-before)
+		}
+		n.run(11 * time.Second)
+		if len(n.sink.pods) != 0 {
+			t.Errorf("left: %v", n.sink.pods)
+		}
+	})
+}
+
+// An idle agent does nothing in the runtime but read.
+func TestIdle(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Minute, n.pod("a", always), n.pod("job",
+			"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		serverconfig.Of(n.server).ResetCalls()
+		n.wait(time.Hour)
+		for _, method := range []string{"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer",
+			"StartContainer", "StopContainer", "RemoveContainer", "ContainerStatus", "PodSandboxStatus", "ImageStatus"} {
+			if calls := n.server.Calls(method); calls > 0 {
+				t.Errorf("%d calls of %s", calls, method)
+			}
+		}
+	})
+}
+
+// Pods that are no longer wanted go, each in its own time; /pods serves what is left of them meanwhile.
+func TestNoneWanted(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.run(time.Second, n.pod("a", always), n.pod("b",
+			"  terminationGracePeriodSeconds: 15\n  containers: [{name: c, image: deaf, imagePullPolicy: Never}]\n"))
+		n.run(5 * time.Second)
+		if pods := n.agent.Pods(); pods.Kind != "PodList" || len(pods.Items) != 1 || pods.Items[0].Name != "b" {
+			t.Errorf("%v", pods)
+		}
+		n.wait(9900 * time.Millisecond)
+		if _, c := n.server.Present(); c != 1 {
+			t.Errorf("before the grace period was over there are %d containers", c)
+		}
+		n.wait(3100 * time.Millisecond)
+		if s, c := n.server.Present(); s+c > 0 {
+			t.Errorf("%d sandboxes and %d containers are left", s, c)
+		}
+	})
+}
+
+// What an agent that was killed left on disk of pods that are no more is collected, at its next start and later; what
+// others need stays. A dead container takes its log with it.
+func TestCollect(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+
+			"imagePullPolicy: Never, args: ['1'], volumeMounts: [{name: v, mountPath: /v}]}]\n")
+		log := func(restarts int) string {
+			return filepath.Join(n.dir, "logs", "default_a_"+string(pod.UID), "web", fmt.Sprint(restarts, ".log"))
+		}
+		left := []string{filepath.Join(n.dir, "pods", "1-2", "volumes"), filepath.Join(n.dir, "logs", "n_a_1-2", "c")}
+		makeAll := func() {
+			for _, path := range left {
+				if err := os.MkdirAll(path, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		there := func() (paths []string) {
+			for _, pattern := range []string{"pods/*", "logs/*", "logs/*/*/*"} {
+				found, _ := filepath.Glob(filepath.Join(n.dir, pattern))
+				paths = append(paths, found...)
+			}
+			return paths
+		}
+		makeAll()
+		n.wait(5 * time.Second)
+		if len(there()) != 2 {
+			t.Errorf("before the manifests were read there is %q", there())
+		}
+		n.run(time.Second, pod)
+		for _, i := range []int{1, 2} {
+			if err := os.WriteFile(log(i), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.wait(time.Minute) // the fourth instance has crashed
+		if want := []string{filepath.Join(n.dir, "pods", string(pod.UID)), filepath.Dir(filepath.Dir(log(0)))}; !slices.Equal(
+			there(), want) {
+			t.Errorf("there is %q, want %q", there(), want)
+		}
+		makeAll()
+		n.wait(5 * time.Second)
+		if len(there()) != 2 {
+			t.Errorf("after housekeeping there is %q", there())
+		}
+		n.run(5 * time.Second)
+		if len(there()) != 0 {
+			t.Errorf("left: %q", there())
+		}
+	})
+}
+
+// A start that was cut short because the agent was killed may have begun the container's work. It is an end of the
+// container, as one that the runtime has refused: the next agent does not run it again if it runs once.
+func TestStartCutShort(t *testing.T) {
+	const again = "Running Ready; web 1 running after StartError(128)"
+	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
+	for policy, want := range wants {
+		t.Run(policy, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				pod := n.pod("a", "  restartPolicy: "+policy+
+					"\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
+				bad := n.pod("b", "  restartPolicy: Never\n  containers: [{name: c, image: bad, imagePullPolicy: Never}]\n")
+				n.cut = make(chan struct{})
+				n.run(time.Second, pod)
+				if n.server.Calls("StartContainer") != 1 {
+					t.Fatal("it does not start")
+				}
+				n.stop()
+				close(n.cut)
+				n.wait(time.Second)
+				for range 3 {
+					n.start()
+					n.run(5*time.Second, pod, bad)
+					n.want("a", want)
+					n.want("b", "Failed; c 0 StartError(128)")
+					n.stop()
+				}
+				n.start()
+			})
+		})
+	}
+}
+
+// A start that is still under way when the next agent starts makes that agent's own fail. It is not what the
+// runtime says of the container.
+func TestStartBesideOneCutShort(t *testing.T) {
+	inBubble(t, func(_ *testing.T, n *node) {
+		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
+		n.cut = make(chan struct{})
+		n.run(time.Second, pod)
+		n.stop()
+		n.start()
+		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Delay: time.Second, Err: errOnPurpose, Times: 1})
+		defer heal()
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			close(n.cut)
+		}()
+		n.run(20*time.Second, pod) // there is a back-off
+		n.want("a", "Failed; web 0 StartError(128)")
+	})
+}
+
+// An agent that is told to end lets a start that is under way come to its end, for a while.
+func TestStopDuringStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := n.pod("a", always)
+		n.server.Inject(criserver.Fault{Method: "StartContainer", Delay: 5 * time.Second})
+		n.run(time.Second, pod)
+		n.stop()
+		if notes := n.notes(); !slices.Equal(notes, []string{"web started"}) {
+			t.Errorf("%q", notes)
+		}
+		n.start()
+		n.run(5*time.Second, pod)
+		n.want("a", "Running Ready; web 0 running")
+	})
+}
+
+// A container whose start is under way still, and whose specification is another now, does not run beside its
+// successor.
+func TestStartOfTheOldSpecification(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		pod := func(args string) *v1.Pod {
+			return n.pod("a", "  containers: [{name: web, image: late, imagePullPolicy: Never, args: ["+args+"]}]\n")
+		}
+		n.cut = make(chan struct{})
+		n.run(time.Second, pod("x"))
+		n.stop()
+		n.start()
+		n.run(5*time.Second, pod("x, y"))
+		close(n.cut)
+		n.wait(time.Second)
+		n.want("a", "Running Ready; web 0 running")
+		if got := n.server.Containers(n.server.Sandboxes(pod("x").UID)[0]); len(got) != 1 {
+			t.Errorf("there are %q", got)
+		}
+	})
+}
+
+// A pod that cannot be inspected when the agent starts keeps the status that it had.
+func TestAdoptionBesideHungInspection(t *testing.T) {
+	for name, fault := range map[string]criserver.Fault{"hangs": {Hang: true}, "fails": {Err: errOnPurpose}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(_ *testing.T, n *node) {
+				pod := n.pod("a", "  restartPolicy: Never\n"+always)
+				n.run(time.Second, pod)
+				n.stop()
+				fault.Method = "ContainerStatus"
+				heal := n.server.Inject(fault)
+				n.start()
+				n.run(5*time.Minute, pod)
+				if s := n.brief("a"); s != "" && s != "Running Ready; web 0 running" {
+					t.Errorf("meanwhile %s", s)
+				}
+				heal()
+				n.wait(time.Minute)
+				n.want("a", "Running Ready; web 0 running")
+			})
+		})
+	}
+}
+
+// The end of the agent is not the end of its pods: what it has published stays, also of those that have ended.
+func TestStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		var pods []*v1.Pod
+		for i := range 30 {
+			pods = append(pods, n.pod(fmt.Sprint("a", i),
+				"  restartPolicy: Never\n  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['0']}]\n"))
+		}
+		n.run(5*time.Second, pods...)
+		for range 20 {
+			for i := range pods {
+				pods[i] = pods[i].DeepCopy() // which wakes its worker
+			}
+			n.agent.SetPods(pods)
+			n.stop()
+			if len(n.sink.pods) != len(pods) {
+				t.Errorf("%d statuses of %d pods are left", len(n.sink.pods), len(pods))
+			}
+			n.start()
+			n.run(time.Second, pods...)
+		}
+	})
+}

@@ -1,0 +1,170 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
+	"github.com/kubepleg/pleg/nodeagent/internal/status"
+	"github.com/kubepleg/pleg/podworkers"
+)
+
+const (
+	// How often a pod is synced without a reason, and how often it is inspected while an end is unsettled.
+	resyncPeriod, unsettledPeriod = time.Minute, time.Second
+	// The back-off of sandboxes.
+	firstSandbox, longestSandbox = time.Second, 10 * time.Second
+	// The back-off of containers that crash and of images that cannot be pulled.
+	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
+)
+
+// errLives says that what was ended is still seen to run.
+var errLives = errors.New("what was ended still runs")
+
+// worker makes a pod what it should be, in a goroutine of package podworkers. What has been seen is forgotten with
+// whatever is done, and what is published is what the library's cache has at that moment. The cache never goes back, so
+// no status does.
+type worker struct {
+	*Agent
+	life   context.Context // ends when the agent does
+	wanted context.Context // ends when the pod is no longer wanted
+	unwant context.CancelFunc
+	uid    types.UID
+	pod    atomic.Pointer[v1.Pod] // the newest specification
+
+	// Owned by sync.
+	gone     bool             // nothing is left of the pod
+	next     time.Time        // when it is synced again at the latest
+	askAgain time.Time        // when the pod may be inspected again because of an unsettled end
+	ended    sets.Set[string] // the IDs of what it has ended: it has not crashed
+	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
+	// should be is replaced no sooner than one that could not be made.
+	crashes, pulls, sandboxes *flowcontrol.Backoff
+
+	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
+	hidden     bool                                // nothing is published: it has no manifest, or is being removed
+	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
+	// What it has ended last although it was to run on: IDs by name. An agent after this one has them from the status.
+	interrupted map[string]string
+}
+
+// beginLocked begins a worker. Of a pod that is hidden nothing is published.
+func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
+	w := &worker{
+		Agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
+		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
+		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestSandbox),
+		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
+	}
+	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted) // if there is one
+	w.wanted, w.unwant = context.WithCancel(ctx)
+	w.pod.Store(pod)
+	a.workers[pod.UID] = w
+	a.pods.Add(pod.UID)
+	return w
+}
+
+// sync does one thing for a pod, at the most, as it was seen after the last. While the runtime is sick it does nothing,
+// and looks again after a pause.
+func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+	a.mu.Lock()
+	w := a.workers[seen.ID]
+	a.mu.Unlock()
+	switch {
+	case w == nil:
+		return podworkers.Result{Done: true}, nil
+	case a.sick() != nil:
+		return podworkers.Result{After: sickPause}, nil
+	}
+	ctx, unwanted := w.wanted, w.unwanted()
+	if unwanted {
+		ctx = w.life
+	}
+	w.next = time.Now().Add(resyncPeriod)
+	w.publish() // it may be over by that
+	did, err := w.act(ctx, w.view(seen))
+	w.publish() // with the reasons
+	switch {
+	case w.gone:
+		a.mu.Lock()
+		delete(a.workers, w.uid)
+		a.mu.Unlock()
+		a.reconcile() // one may have waited for it to be gone
+		return podworkers.Result{Done: true}, nil
+	case unwanted != w.unwanted():
+		return podworkers.Result{Acted: true}, nil // the next sync ends it
+	}
+	return podworkers.Result{Acted: did, After: time.Until(w.next)}, err
+}
+
+// syncFailed logs that a pod could not be synced.
+func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.workers[uid]; w != nil {
+		a.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", retry)
+	}
+}
+
+// again asks for a sync at a time. Of several times the first counts.
+func (w *worker) again(at time.Time) {
+	if at.Before(w.next) {
+		w.next = at
+	}
+}
+
+// unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
+func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
+
+func (w *worker) view(seen *pleg.PodStatus) plan.View {
+	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
+	return plan.View{
+		Pod: pod, Seen: seen, Now: time.Now(), Before: before,
+		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
+		SandboxHash: runtime.SandboxHash(pod),
+		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
+		Probed:      w.probes.Outcome, Interrupted: w.interrupted,
+	}
+}
+
+// publish sets the pod's status to what the cache has now, and has probed what is to be probed by it.
+func (w *worker) publish() {
+	w.publishing.Lock()
+	defer w.publishing.Unlock()
+	if w.hidden {
+		return
+	}
+	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
+	view := w.view(seen)
+	next := status.Generate(view, w.reasons, w.NodeIP)
+	w.status.set(view.Pod, next, w.interrupted)
+	var probes []plan.ProbeKind
+	switch {
+	case !view.Over:
+		probes = plan.ProbeKinds
+	case slices.ContainsFunc(seen.ContainerStatuses, plan.Lives):
+		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
+	}
+	w.probes.Set(w.life, view.Pod, &next, probes...)
+}
+
+// note changes what is published beside what the cache has.
+func (w *worker) note(change func()) {
+	w.publishing.Lock()
+	defer w.publishing.Unlock()
+	change()
+}

@@ -1,0 +1,111 @@
+// Package manifest reads pods from manifest files, as the kubelet reads its static pods.
+//
+// A file holds a pod as YAML or JSON. Decode says what is wrong with it by the path of the field. A Source watches a
+// directory; a file with an error hurts no other, and its last good content stays in force.
+package manifest
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+
+	"github.com/google/uuid"
+	goyaml "go.yaml.in/yaml/v3"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+)
+
+// IgnoredAnnotation names the fields of a manifest that mean nothing here.
+const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
+
+// Decode returns the pod in a file's content, with its defaults set. nodeName is part of the UID of one that has none.
+// Beside an error the pod has its name, if that is known.
+func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
+	if bytes.HasSuffix(content, []byte("\n---\n")) { // another document, with nothing in it
+		content = content[:len(content)-len("---\n")]
+	}
+	named := &metav1.PartialObjectMetadata{}
+	if err := yaml.Unmarshal(content, named); err != nil {
+		return &v1.Pod{}, fmt.Errorf("is no object in YAML: %w", err)
+	}
+	pod = &v1.Pod{ObjectMeta: named.ObjectMeta}
+	if named.APIVersion != "v1" || named.Kind != "Pod" {
+		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
+	}
+	documents := goyaml.NewDecoder(bytes.NewReader(content)) // the other one stops where the object ends
+	for _, want := range []error{nil, io.EOF} {
+		if err := documents.Decode(new(goyaml.Node)); !errors.Is(err, want) {
+			return pod, errors.New("there is something after the pod")
+		}
+	}
+	if err := yaml.UnmarshalStrict(content, pod); err != nil {
+		return pod, fmt.Errorf("is no Pod: %w", err)
+	}
+	// Neither a status, which "kubectl get -o yaml" adds, nor what is null or empty asks for anything.
+	pod.Status = v1.PodStatus{}
+	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		return pod, err
+	}
+	var c checker
+	c.fields(fields, "", nil)
+	if len(c.ignored) > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, IgnoredAnnotation, strings.Join(c.ignored, " "))
+	}
+	if len(c.errs) == 0 {
+		setDefaults(pod, nodeName)
+		c.errs = validate(pod)
+	}
+	return pod, c.errs.ToAggregate()
+}
+
+// setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent uses.
+func setDefaults(pod *v1.Pod, nodeName string) {
+	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
+	if pod.UID == "" {
+		// It depends on the node and the pod's name only, so that a changed manifest changes the pod instead of replacing
+		// it, and so that an agent that starts again knows its pods.
+		pod.UID = types.UID(uuid.NewSHA1(uuid.Nil, []byte(nodeName+"/"+pod.Namespace+"/"+pod.Name)).String())
+	}
+	spec := &pod.Spec
+	spec.NodeName = nodeName
+	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, v1.RestartPolicyAlways)
+	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
+		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
+	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
+	for _, c := range plan.Containers(pod) {
+		setContainerDefaults(c)
+	}
+}
+
+func setContainerDefaults(c *v1.Container) {
+	if c.ImagePullPolicy == "" {
+		c.ImagePullPolicy = v1.PullIfNotPresent
+		name := c.Image[strings.LastIndex(c.Image, "/")+1:]
+		if _, tag, tagged := strings.Cut(name, ":"); (!tagged || tag == "latest") && !strings.Contains(name, "@") {
+			c.ImagePullPolicy = v1.PullAlways
+		}
+	}
+	requests := v1.ResourceList{}
+	maps.Copy(requests, c.Resources.Limits)
+	maps.Copy(requests, c.Resources.Requests)
+	c.Resources.Requests = requests
+	for _, kind := range plan.ProbeKinds {
+		if p := plan.Probe(c, kind); p != nil {
+			p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, 1)
+			p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
+			p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
+			p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package runtime
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelet "k8s.io/kubelet/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+)
+
+// The annotations by which the kubelet, and the library, know a pod's containers.
+const (
+	annotationHash         = "io.kubernetes.container.hash"
+	annotationRestartCount = "io.kubernetes.container.restartCount"
+	annotationSource       = "kubernetes.io/config.source"
+	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// source is the value of annotationSource in the sandboxes of the agent with this state directory.
+func (c *Client) source() string { return "nodeagent " + c.stateDir }
+
+// Orphan returns a pod, made of what the runtime has of it; nil if no agent with this state directory has made it.
+func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
+	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
+		return nil
+	}
+	seconds, err := strconv.ParseInt(seen.SandboxStatuses[0].GetAnnotations()[annotationGracePeriod], 10, 32)
+	if err != nil || seconds < 0 {
+		seconds = v1.DefaultTerminationGracePeriodSeconds
+	}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: seen.ID, Name: seen.Name, Namespace: seen.Namespace},
+		Spec:       v1.PodSpec{TerminationGracePeriodSeconds: &seconds},
+	}
+}
+
+func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandboxConfig {
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID),
+			Attempt: attempt},
+		LogDirectory: c.LogDir(pod),
+		Labels:       labels.Merge(pod.Labels, podLabels(pod)),
+		Annotations: labels.Merge(pod.Annotations, map[string]string{
+			annotationSource:           c.source(),
+			annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
+			plan.SandboxHashAnnotation: SandboxHash(pod),
+		}),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
+	}
+	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
+		config.Hostname = plan.Hostname(pod)
+	}
+	return config
+}
+
+func podLabels(pod *v1.Pod) map[string]string {
+	return map[string]string{
+		kubelet.KubernetesPodNameLabel: pod.Name, kubelet.KubernetesPodNamespaceLabel: pod.Namespace,
+		kubelet.KubernetesPodUIDLabel: string(pod.UID),
+	}
+}
+
+// propagations are CRI's values of mountPropagation. Without one of them a mount is private.
+var propagations = map[v1.MountPropagationMode]runtimeapi.MountPropagation{
+	v1.MountPropagationHostToContainer: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+	v1.MountPropagationBidirectional:   runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+}
+
+// containerConfig needs a pod with its status, for the addresses.
+func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
+	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
+	security, err := containerSecurity(pod, container, image)
+	if err != nil {
+		return nil, err
+	}
+	config := &runtimeapi.ContainerConfig{
+		Metadata:   &runtimeapi.ContainerMetadata{Name: container.Name, Attempt: restartCount},
+		Image:      &runtimeapi.ImageSpec{Image: container.Image, UserSpecifiedImage: container.Image},
+		WorkingDir: container.WorkingDir,
+		Stdin:      container.Stdin, StdinOnce: container.StdinOnce, Tty: container.TTY,
+		Labels: labels.Merge(podLabels(pod), labels.Set{kubelet.KubernetesContainerNameLabel: container.Name}),
+		Annotations: map[string]string{
+			annotationHash:         strconv.FormatUint(ContainerHash(pod, container), 16),
+			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
+		},
+		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
+		Linux:   &runtimeapi.LinuxContainerConfig{Resources: resources(pod, container), SecurityContext: security},
+	}
+	if config.Mounts, err = c.mounts(pod, container); err != nil {
+		return nil, err
+	}
+	references := map[string]string{"$$": "$"} // and what they stand for
+	for _, e := range container.Env {
+		value := expand(e.Value, references)
+		if e.ValueFrom != nil {
+			value, _ = plan.Field(pod, e.ValueFrom.FieldRef.FieldPath) // validation has seen that there is such a field
+		}
+		references["$("+e.Name+")"] = value
+		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(value)})
+	}
+	for _, arg := range container.Command {
+		config.Command = append(config.Command, expand(arg, references))
+	}
+	for _, arg := range container.Args {
+		config.Args = append(config.Args, expand(arg, references))
+	}
+	return config, nil
+}
+
+// mounts prepares the volumes of a container, and the pod's hosts file if the pod has an address.
+func (c *Client) mounts(pod *v1.Pod, container *v1.Container) (mounts []*runtimeapi.Mount, err error) {
+	hasHosts := len(pod.Status.PodIPs) == 0
+	for _, m := range container.VolumeMounts {
+		hasHosts = hasHosts || m.MountPath == hostsPath
+		path, err := c.volume(pod, volumeOf(pod, m))
+		if err != nil {
+			return nil, fmt.Errorf("preparing volume %s: %w", m.Name, err)
+		}
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: m.MountPath,
+			Readonly: m.ReadOnly, Propagation: propagations[ptr.Deref(m.MountPropagation, "")]})
+	}
+	if hasHosts {
+		return mounts, nil
+	}
+	path, err := c.hosts(pod)
+	return append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: hostsPath}), err
+}
+
+// referencePattern is that of "$$" or "$(NAME)".
+var referencePattern = regexp.MustCompile(`\$(\$|\([^)]*\))`)
+
+// expand replaces references by what they stand for; one that stands for nothing stays.
+func expand(s string, references map[string]string) string {
+	return referencePattern.ReplaceAllStringFunc(s, func(found string) string {
+		if value, known := references[found]; known {
+			return value
+		}
+		return found
+	})
+}
+
+// resources converts requests and limits as the kubelet does: a CPU is 1024 shares, and the whole of each period.
+func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
+	r := &runtimeapi.LinuxContainerResources{
+		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
+	}
+	limited := c.Resources.Limits.Cpu().MilliValue()
+	r.CpuShares = min(max(c.Resources.Requests.Cpu().MilliValue()*1024/1000, minShares), maxShares)
+	if limited > 0 {
+		r.CpuPeriod, r.CpuQuota = period, max(limited*period/1000, minQuota)
+	}
+	return r
+}
+
+// QOS returns the quality of service of a pod, by what its containers ask for.
+func QOS(pod *v1.Pod) v1.PodQOSClass {
+	asks, guaranteed := false, true
+	for _, c := range plan.Containers(pod) {
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			request, limit := c.Resources.Requests[name], c.Resources.Limits[name]
+			asks = asks || !request.IsZero() || !limit.IsZero()
+			guaranteed = guaranteed && !limit.IsZero() && request.Equal(limit)
+		}
+	}
+	switch {
+	case guaranteed:
+		return v1.PodQOSGuaranteed
+	case asks:
+		return v1.PodQOSBurstable
+	default:
+		return v1.PodQOSBestEffort
+	}
+}
+
+// oomScoreAdj returns what the kernel is to add to the score of a container's processes when memory runs out, as the
+// kubelet: what asks for less of the node's memory, and uses more than it asks for, ends first.
+func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
+	const guaranteed, bestEffort = -997, 1000
+	class := QOS(pod)
+	switch {
+	case class == v1.PodQOSGuaranteed || pod.Spec.PriorityClassName == "system-node-critical":
+		return guaranteed
+	case class == v1.PodQOSBestEffort:
+		return bestEffort
+	}
+	request := c.Resources.Requests.Memory().Value()
+	if plan.IsSidecar(c) { // it ends no sooner than the containers that need it
+		least := slices.MinFunc(pod.Spec.Containers, func(a, b v1.Container) int {
+			return a.Resources.Requests.Memory().Cmp(*b.Resources.Requests.Memory())
+		})
+		request = max(request, least.Resources.Requests.Memory().Value())
+	}
+	return min(max(bestEffort-1000*request/memory, bestEffort+guaranteed), bestEffort-1)
+}
+
+// nodeMemory returns the bytes of memory of the node.
+func nodeMemory() int64 {
+	var info syscall.Sysinfo_t
+	_ = syscall.Sysinfo(&info)                           // it fails only for a bad address
+	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
+}
+
+// ContainerHash returns the hash of a container's specification, its volumes included: one with another is replaced.
+// The kubelet hashes name and image alone, because the API server lets nothing else be changed.
+func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
+	parts := []any{c}
+	for _, m := range c.VolumeMounts {
+		parts = append(parts, volumeOf(pod, m))
+	}
+	return hashOf(parts)
+}
+
+// SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
+// restart. A pod with a sandbox of another hash gets a new one, and begins anew; so it does if the containers change
+// that run to their end before the others.
+func SandboxHash(pod *v1.Pod) string {
+	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
+	if len(pod.Spec.HostAliases) > 0 { // else the hash is as it was before there were any
+		parts = append(parts, pod.Spec.HostAliases)
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; !plan.IsSidecar(c) {
+			parts = append(parts, ContainerHash(pod, c))
+		}
+	}
+	return strconv.FormatUint(hashOf(parts), 16)
+}
+
+// hashOf hashes the JSON of a value: 32 bits, as the kubelet's.
+func hashOf(v any) uint64 {
+	h := fnv.New32a()
+	_ = json.NewEncoder(h).Encode(v) // no type that is hashed here fails, and a hash takes everything
+	return uint64(h.Sum32())
+}

@@ -1,0 +1,116 @@
+package runtime
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+)
+
+// namespaces are the pod's own network and IPC, and a container's own processes, unless the manifest wants the host's.
+func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
+	of := map[bool]runtimeapi.NamespaceMode{true: runtimeapi.NamespaceMode_NODE, false: runtimeapi.NamespaceMode_POD}
+	n := &runtimeapi.NamespaceOption{Network: of[pod.Spec.HostNetwork], Ipc: of[pod.Spec.HostIPC]}
+	n.Pid = runtimeapi.NamespaceMode_CONTAINER
+	if pod.Spec.HostPID || ptr.Deref(pod.Spec.ShareProcessNamespace, false) {
+		n.Pid = of[pod.Spec.HostPID]
+	}
+	return n
+}
+
+func privileged(c *v1.Container) bool {
+	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
+}
+
+// What a container sees of the host's /proc and /sys only masked, or cannot write.
+var (
+	alwaysMasked = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// maskedPaths returns what is masked on a host whose CPUs are in a directory: their heat depends on other programs.
+func maskedPaths(cpus string) []string {
+	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
+	return slices.Concat(alwaysMasked, perCPU)
+}
+
+func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
+	return &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions: namespaces(pod), Privileged: slices.ContainsFunc(plan.Containers(pod), privileged),
+		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+	}
+}
+
+// containerSecurity is the kubelet's: a container's own fields go before the pod's, and who has no user has that of the
+// image, without which CRI would take a group for root's. It fails if a container is root that must not be, or may be.
+func containerSecurity(pod *v1.Pod, c *v1.Container,
+	image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
+	of, own := pod.Spec.SecurityContext, cmp.Or(c.SecurityContext, &v1.SecurityContext{})
+	s := &runtimeapi.LinuxContainerSecurityContext{
+		NamespaceOptions: namespaces(pod), Privileged: privileged(c), SupplementalGroups: of.SupplementalGroups,
+		ReadonlyRootfs: ptr.Deref(own.ReadOnlyRootFilesystem, false),
+		NoNewPrivs:     !ptr.Deref(own.AllowPrivilegeEscalation, true),
+		Seccomp:        profile(cmp.Or(own.SeccompProfile, of.SeccompProfile, &v1.SeccompProfile{}).Type),
+	}
+	if !s.Privileged {
+		s.MaskedPaths, s.ReadonlyPaths = maskedPaths("/sys/devices/system/cpu"), readonlyPaths
+	}
+	if of.FSGroup != nil {
+		s.SupplementalGroups = slices.Concat([]int64{*of.FSGroup}, s.SupplementalGroups)
+	}
+	if own.Capabilities != nil {
+		s.Capabilities = &runtimeapi.Capability{
+			AddCapabilities: texts(own.Capabilities.Add), DropCapabilities: texts(own.Capabilities.Drop),
+		}
+	}
+	if p := cmp.Or(own.AppArmorProfile, of.AppArmorProfile); p != nil {
+		s.Apparmor = profile(p.Type)
+	}
+	if group := cmp.Or(own.RunAsGroup, of.RunAsGroup); group != nil {
+		s.RunAsGroup = &runtimeapi.Int64Value{Value: *group}
+	}
+	switch user := cmp.Or(own.RunAsUser, of.RunAsUser); {
+	case user != nil:
+		s.RunAsUser = &runtimeapi.Int64Value{Value: *user}
+	case image.GetUid() == nil && image.GetUsername() != "":
+		s.RunAsUsername = image.GetUsername()
+	default:
+		s.RunAsUser = &runtimeapi.Int64Value{Value: image.GetUid().GetValue()}
+	}
+	switch {
+	case !ptr.Deref(cmp.Or(own.RunAsNonRoot, of.RunAsNonRoot), false):
+		return s, nil
+	case s.RunAsUser == nil:
+		return nil, fmt.Errorf("runAsNonRoot: the image's user %q has no number, and may be root", s.RunAsUsername)
+	case s.RunAsUser.Value == 0:
+		return nil, errors.New("runAsNonRoot: it would run as root")
+	default:
+		return s, nil
+	}
+}
+
+// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
+func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
+	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+}
+
+func texts[T ~string](names []T) (texts []string) {
+	for _, name := range names {
+		texts = append(texts, string(name))
+	}
+	return texts
+}

@@ -1,0 +1,281 @@
+// Package status makes the API status of pods out of what the library has inspected. A Directory keeps it in files.
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
+)
+
+// Generate returns the status of a pod. reasons say why containers that should run do not; nodeIP is the node's.
+func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
+	g, pod := generator{view, reasons}, view.Pod
+	status := v1.PodStatus{
+		StartTime: cmp.Or(view.Before.StartTime, ptr.To(metav1.Now().Rfc3339Copy())), Phase: view.Before.Phase,
+		HostIP: nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}}, QOSClass: runtime.QOS(pod),
+	}
+	ips := view.Seen.IPs
+	if pod.Spec.HostNetwork && len(view.Seen.SandboxStatuses) > 0 {
+		ips = []string{nodeIP}
+	}
+	for _, ip := range ips {
+		status.PodIP = cmp.Or(status.PodIP, ip)
+		status.PodIPs = append(status.PodIPs, v1.PodIP{IP: ip})
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		status.InitContainerStatuses = append(status.InitContainerStatuses, g.container(c, !plan.IsSidecar(c)))
+	}
+	for i := range pod.Spec.Containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
+	}
+	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded { // the code of a lost end came late
+		status.Phase = next
+	}
+	status.Conditions = conditions(view, &status)
+	return status
+}
+
+// Ended reports whether a pod in a phase has ended by itself: it stays so.
+func Ended(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase == v1.PodFailed }
+
+// generator makes the statuses of a pod's containers.
+type generator struct {
+	plan.View
+	reasons map[string]v1.ContainerStateWaiting
+}
+
+// container returns the status of a container. One that runs once is an init container and no sidecar.
+func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus {
+	s := g.state(c, runsOnce)
+	started := s.State.Running != nil && g.Passes(c, plan.Startup, s.ContainerID)
+	s.Started, s.Ready = &started, started && g.Passes(c, plan.Readiness, s.ContainerID)
+	if runsOnce {
+		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+	}
+	return s
+}
+
+// state returns the status of a container, but for its readiness.
+func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
+	before := ptr.Deref(plan.FindStatus(&g.Before, c.Name), v1.ContainerStatus{})
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: c.Image,
+		RestartCount: before.RestartCount, LastTerminationState: before.LastTerminationState,
+	}
+	last := g.Seen.FindContainerStatusByName(c.Name)
+	switch {
+	case last != nil:
+		g.present(&s, last, &before)
+	case before.State.Terminated != nil:
+		return before
+	case runsOnce && (g.Initialized() || g.HasRun() && before.ContainerID != ""):
+		// It has run, and the runtime has nothing of it any more.
+		s.RestartCount, s.LastTerminationState = 0, v1.ContainerState{}
+		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
+		return s
+	default:
+		g.absent(&s, &before)
+	}
+	// A container that is to run and does not is waiting, if it is known for what.
+	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
+	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
+		if s.State.Terminated != nil {
+			s.LastTerminationState = s.State
+		}
+		s.State = v1.ContainerState{Waiting: &why}
+	}
+	return s
+}
+
+// present completes the status of a container that the runtime has; last is its newest instance.
+func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
+	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
+	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
+	if !plan.Lives(last) {                    // its successor may have been removed before it ran
+		s.RestartCount = max(s.RestartCount, before.RestartCount)
+	}
+	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+	if last.State != pleg.ContainerStateUnknown && !g.Unsettled(last) {
+		s.State = stateOf(last)
+	} else if before.ContainerID == s.ContainerID {
+		s.State = before.State // as far as anybody knows
+	}
+	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
+		s.LastTerminationState = before.State // which the runtime may have no more
+	}
+	for _, older := range g.Seen.ContainerStatuses {
+		if older.Name == s.Name && older != last {
+			s.LastTerminationState = stateOf(older)
+			break
+		}
+	}
+	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
+		s.LastTerminationState.Terminated = nil // it was waiting to be restarted
+	}
+}
+
+// absent completes the status of a container that the runtime does not have: not yet, or no more.
+func (g *generator) absent(s, before *v1.ContainerStatus) {
+	switch t := before.LastTerminationState.Terminated; {
+	case before.State.Running != nil:
+		s.RestartCount++
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
+		}
+	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID: // it waited to be restarted
+		s.RestartCount++
+	}
+	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	if len(g.Pod.Spec.InitContainers) > 0 {
+		s.State.Waiting.Reason = "PodInitializing"
+	}
+}
+
+func stateOf(s *pleg.Status) v1.ContainerState {
+	switch s.State {
+	case pleg.ContainerStateRunning:
+		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(s.StartedAt)}}
+	case pleg.ContainerStateExited:
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+			ExitCode: int32(s.ExitCode), //nolint:gosec // it was an int32
+			Reason:   s.Reason, Message: s.Message,
+			StartedAt: metav1.NewTime(s.StartedAt), FinishedAt: metav1.NewTime(s.FinishedAt),
+			ContainerID: s.ID.String(),
+		}}
+	default:
+		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+	}
+}
+
+// phase returns the phase of a pod, from the statuses of its containers.
+func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
+	var pending, running, crashed bool
+	pod, hasRun := view.Pod, view.HasRun()
+	for i, s := range status.InitContainerStatuses {
+		c, t, up := &pod.Spec.InitContainers[i], termination(&s), s.State.Running != nil
+		switch {
+		case plan.IsSidecar(c): // one that restarts does not make a pod pending that has run
+			running = running || up
+			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
+		case t != nil && view.Initialized():
+			// It has ended well, or nothing else would exist: containerd forgets an exit that it was killed over.
+		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
+			pending = true
+		case t.ExitCode != 0:
+			return v1.PodFailed
+		}
+	}
+	for i, s := range status.ContainerStatuses {
+		switch c, t := &pod.Spec.Containers[i], termination(&s); {
+		case s.State.Running != nil:
+			running = true
+		case t == nil:
+			pending = true
+		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
+			running = true // or about to be
+		default:
+			crashed = crashed || t.ExitCode != 0
+		}
+	}
+	switch {
+	case pending:
+		return v1.PodPending
+	case running:
+		return v1.PodRunning
+	case crashed:
+		return v1.PodFailed
+	default:
+		return v1.PodSucceeded
+	}
+}
+
+// void reports whether how a container has ended says nothing of it, because it is another now.
+func void(view plan.View, c *v1.Container) bool {
+	last := view.Seen.FindContainerStatusByName(c.Name)
+	return last != nil && !view.Counts(c, last)
+}
+
+// termination returns how a container ended that does not run, nil if it never ran.
+func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	if s.State.Waiting != nil {
+		return s.LastTerminationState.Terminated
+	}
+	return s.State.Terminated
+}
+
+// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are those
+// of the kubelet v1.37. One that is as before keeps its transition time.
+func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
+	var incomplete, unready []string
+	for i, s := range status.InitContainerStatuses {
+		sidecar := plan.IsSidecar(&view.Pod.Spec.InitContainers[i])
+		if !(s.Ready || sidecar && *s.Started) {
+			incomplete = append(incomplete, s.Name)
+		}
+		if sidecar && !s.Ready {
+			unready = append(unready, s.Name)
+		}
+	}
+	for _, s := range status.ContainerStatuses {
+		if s.State.Running != nil || termination(&s) != nil {
+			incomplete = nil // it has started, so the init containers have run
+		}
+		if !s.Ready {
+			unready = append(unready, s.Name)
+		}
+	}
+	noSandbox := ""
+	if changed, _ := view.SandboxChanged(); changed {
+		noSandbox = "PodSandboxNotReady"
+	}
+	notInitialized, whichNot := missing("ContainersNotInitialized", "incomplete", incomplete)
+	notReady, whichUnready := missing("ContainersNotReady", "unready", unready)
+	switch status.Phase {
+	case v1.PodSucceeded:
+		notInitialized, notReady, whichUnready = "", "PodCompleted", ""
+	case v1.PodFailed:
+		notReady, whichUnready = "PodFailed", ""
+	default:
+	}
+	all := []v1.PodCondition{
+		{Type: v1.PodReadyToStartContainers, Reason: noSandbox},
+		{Type: v1.PodInitialized, Reason: notInitialized, Message: whichNot},
+		{Type: v1.PodReady, Reason: notReady, Message: whichUnready},
+		{Type: v1.ContainersReady, Reason: notReady, Message: whichUnready},
+		{Type: v1.PodScheduled},
+	}
+	now := metav1.Now().Rfc3339Copy()
+	for i := range all {
+		c := &all[i]
+		c.Status, c.LastTransitionTime = v1.ConditionTrue, now
+		if c.Reason != "" {
+			c.Status = v1.ConditionFalse
+		}
+		for _, b := range view.Before.Conditions {
+			if b.Type == c.Type && b.Status == c.Status {
+				c.LastTransitionTime = b.LastTransitionTime
+			}
+		}
+		if c.Type == v1.PodInitialized && status.Phase == v1.PodSucceeded {
+			c.Reason, c.Message = "PodCompleted", ""
+		}
+	}
+	return all
+}
+
+// missing returns a reason and a message why a condition is false, if any container is missing for it.
+func missing(reason, what string, containers []string) (string, string) {
+	if len(containers) == 0 {
+		return "", ""
+	}
+	return reason, fmt.Sprintf("containers with %s status: [%s]", what, strings.Join(containers, " "))
+}

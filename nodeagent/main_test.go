@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/kubepleg/pleg/nodeagent/internal/demo"
+	"github.com/kubepleg/pleg/nodeagent/internal/manifest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// output is a file that is written and read at once.
+type output struct{ *os.File }
+
+func newOutput(t *testing.T) output {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return output{file}
+}
+
+func (o output) String() string {
+	text, err := os.ReadFile(o.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// await waits until a pattern is in the output.
+func (o output) await(t *testing.T, pattern string, limit time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for !regexp.MustCompile(pattern).MatchString(o.String()) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not there after %v:\n%s", pattern, limit, o)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// begin runs an agent; ended ends it.
+func begin(t *testing.T, f flags) (stdout, stderr output, ended func()) {
+	t.Helper()
+	stdout, stderr = newOutput(t), newOutput(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, f, stdout, stderr) }()
+	return stdout, stderr, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func parsed(t *testing.T, args ...string) flags {
+	t.Helper()
+	f, err := parseFlags(append([]string{"--listen", "127.0.0.1:0"}, args...), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// get returns what an agent serves at a path. Its address is in its output.
+func get(t *testing.T, stderr output, path string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addressOf(t, stderr)+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s, %v: %s", path, resp.Status, err, body)
+	}
+	return body
+}
+
+// served returns the pods that an agent serves, by name.
+func served(t *testing.T, stderr output) map[string]v1.Pod {
+	t.Helper()
+	list := v1.PodList{}
+	if err := json.Unmarshal(get(t, stderr, "/pods"), &list); err != nil || list.Kind != "PodList" {
+		t.Errorf("/pods: a %q, %v", list.Kind, err)
+	}
+	pods := map[string]v1.Pod{}
+	for _, pod := range list.Items {
+		pods[pod.Name] = pod
+	}
+	return pods
+}
+
+// The one command shows the node alive within three seconds, serves its pods, and leaves
+// nothing behind.
+func TestEmbedded(t *testing.T) {
+	temporary := t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	began := time.Now()
+	stdout, stderr, ended := begin(t, parsed(t))
+	stdout.await(t, `shop/web +Running +ready 1/1`, 3*time.Second)
+	t.Logf("a web server is ready after %v", time.Since(began).Round(time.Millisecond))
+	stdout.await(t, `jobs/retry +Succeeded .* restarts 1`, 10*time.Second)
+	stdout.await(t, `shop/crash .*CrashLoopBackOff`, 10*time.Second)
+	stdout.await(t, `jobs/report +Succeeded`, 20*time.Second)
+	stdout.await(t, `jobs/sidecar +Succeeded`, 20*time.Second)
+	stdout.await(t, `shop/slow +Running +ready 1/1`, 20*time.Second)
+	if pods := served(t, stderr); len(pods) != 6 {
+		t.Errorf("%d pods", len(pods))
+	}
+	get(t, stderr, "/healthz")
+	for _, path := range []string{"/", "/events/"} {
+		if page := get(t, stderr, path); !bytes.Contains(page, []byte("shop/web")) {
+			t.Errorf("the page %s does not show shop/web:\n%s", path, page)
+		}
+	}
+	metrics := get(t, stderr, "/metrics")
+	for _, name := range []string{"kubelet_pleg_relist_duration_seconds",
+		"kubelet_runtime_operations_total", "go_goroutines", "process_cpu_seconds_total",
+		`kube_pod_container_status_restarts_total{container="job",namespace="jobs",pod="retry",uid="`} {
+		if !bytes.Contains(metrics, []byte(name)) {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+	ended()
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// Bad input beside good: clear words for each, what is good runs, and nothing is lost while the directory is away.
+func TestBadInput(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "manifests")
+	pod := func(name, image, more string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  containers:\n"+
+			"  - {name: c, image: %s, imagePullPolicy: IfNotPresent%s}\n", name, image, more)
+	}
+	const deadPort = ", readinessProbe: {httpGet: {port: 1, host: 127.0.0.1}, periodSeconds: 1}"
+	files := map[string]string{
+		"broken.yaml":    "spec: [",
+		"dead-port.yaml": pod("dead-port", "localhost/sleep", deadPort),
+		"good.yaml":      pod("good", "localhost/sleep", ""),
+		"no-image.yaml":  pod("no-image", "localhost/nothing", ""),
+		"service.yaml":   "apiVersion: v1\nkind: Service\n",
+		"twice.yaml":     pod("good", "localhost/deaf", ""),
+		"volume.yaml":    pod("volume", "localhost/sleep", "") + "  volumes: [{name: v, secret: {secretName: s}}]\n",
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir, "-v", "1"))
+	for _, line := range []string{
+		`"A manifest is refused" "error"="is no object in YAML: .*" "file"="broken.yaml"`,
+		`"A manifest is refused" "error"=".*kind .*Service.*: only Pods .*" "file"="service.yaml"`,
+		`"A manifest is refused" "error"=".*spec.volumes\[0\].secret: Forbidden: this agent .*" "file"="volume.yaml"`,
+		`"A pod is refused: another has its name or UID" .*"file"="twice.yaml" "pod"="default/good" "other"="good.yaml"`,
+		`"A probe failed" .*dead-port.* dial tcp 127.0.0.1:1: connect: connection refused`,
+		`"A pod could not be synced" .*pulling image localhost/nothing: .*"retry"=`,
+	} {
+		stderr.await(t, line, 10*time.Second)
+	}
+	for _, line := range []string{
+		`default/good +Running +ready 1/1  c: running`,
+		`default/dead-port +Running +ready 0/1  c: running`,
+		`default/no-image +Pending +ready 0/1  c: ImagePullBackOff`,
+	} {
+		stdout.await(t, line, 10*time.Second)
+	}
+	before := served(t, stderr)
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	stderr.await(t, `"The manifests cannot be read; what ran goes on"`, 10*time.Second)
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new.yaml"), []byte(pod("new", "localhost/sleep", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout.await(t, `default/new +Running +ready 1/1`, 10*time.Second)
+	after := served(t, stderr)
+	page := string(get(t, stderr, "/"))
+	for name, want := range map[string]string{
+		"broken.yaml": "Failed ManifestRefused broken.yaml: is no object in YAML",
+		"volume": "Failed ManifestRefused volume.yaml: [spec.volumes[0]: Required value: it has one hostPath|emptyDir, " +
+			"spec.volumes[0].secret: Forbidden",
+		"good":     "Running ManifestRefused twice.yaml: its name or its UID is taken by the pod of good.yaml",
+		"no-image": "Pending  ",
+	} {
+		s := before[name].Status
+		if got := fmt.Sprint(s.Phase, " ", s.Reason, " ", s.Message); !strings.HasPrefix(got, want) {
+			t.Errorf("/pods has %s as %q, want %q", name, got, want)
+		}
+		if !strings.Contains(page, html.EscapeString(s.Message)) {
+			t.Errorf("the page does not say %q:\n%s", s.Message, page)
+		}
+	}
+	if x, y := before["good"].Status.ContainerStatuses[0], after["good"].Status.ContainerStatuses[0]; len(before) != 6 ||
+		len(after) != 7 || x.ContainerID != y.ContainerID {
+		t.Errorf("%d pods before, with %s, and %d after, with %s", len(before), x.ContainerID, len(after), y.ContainerID)
+	}
+	ended()
+}
+
+// The manifests that come with the agent are good.
+func TestShippedManifests(t *testing.T) {
+	files, err := shipped.ReadDir("manifests")
+	if err != nil || len(files) < 6 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		content, err := shipped.ReadFile("manifests/" + file.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod, err := manifest.Decode(content, "node")
+		if err != nil {
+			t.Errorf("%s: %v", file.Name(), err)
+			continue
+		}
+		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+			if _, ok := demo.Programs[c.Image]; !ok {
+				t.Errorf("%s: there is no program %s", file.Name(), c.Image)
+			}
+		}
+	}
+}
+
+// The agent is small enough to be read: at most 3,700 lines, with comments and blank ones, without tests and their
+// helpers, and without the programs of the demonstration. The folder that shows the library has at most 800.
+func TestSize(t *testing.T) {
+	lines := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "demo" || entry.Name() == "podtest"):
+			return fs.SkipDir
+		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		lines += bytes.Count(source, []byte("\n"))
+		return err
+	})
+	if err != nil || lines > 3700 || lines < 1000 {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+	lines = 0
+	paths, err := filepath.Glob("internal/agent/*.go")
+	for _, path := range paths {
+		if source, err := os.ReadFile(path); err == nil && !strings.HasSuffix(path, "_test.go") {
+			lines += bytes.Count(source, []byte("\n"))
+		}
+	}
+	if err != nil || lines > 800 || lines < 100 {
+		t.Errorf("%d lines to read for the library, %v", lines, err)
+	}
+}
+
+// The walk in the README goes through every file, and names none that does not exist.
+func TestWalk(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	walk := string(readme)
+	walk = walk[strings.Index(walk, "## The path of a pod"):strings.Index(walk, "## What it uses of the library")]
+	var named, exist []string
+	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
+		named = append(named, m[1])
+	}
+	for _, pattern := range []string{"*.go", "internal/*/*.go"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "podtest") {
+				exist = append(exist, strings.TrimPrefix(path, "internal/"))
+			}
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(exist)
+	if named = slices.Compact(named); !slices.Equal(named, exist) {
+		t.Errorf("README goes through\n%q\nand there are\n%q", named, exist)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--runtime-endpoint unix:///x":         "--manifests is needed",
+		"--node-ip x":                          "unable to parse IP",
+		"more":                                 "is no flag",
+		"--nothing":                            "not defined",
+		"--container-log-max-size 0":           "is out of range",
+		"--container-log-max-files 1":          "is out of range",
+		"--image-gc-high-threshold-percent 70": "is out of range",
+		"--runtime-endpoint unix:///x --manifests /m --node-ip 192.0.2.1": "",
+	} {
+		var stderr strings.Builder
+		f, err := parseFlags(strings.Fields(args), &stderr)
+		if (err == nil) != (want == "") || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: %v, %q", args, err, &stderr)
+		}
+		if err == nil && f.nodeName == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// Of two agents on one node the second refuses: with the same state directory, and with the same runtime by whatever
+// name. The lock ends with its holder. An agent whose runtime is not there yet waits for it.
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	agent := func(stateDir, endpoint string) flags {
+		return parsed(t, "--state-dir", filepath.Join(dir, stateDir), "--runtime-endpoint", endpoint, "--manifests", dir)
+	}
+	_, stderr, ended := begin(t, agent("a", "unix://"+dir+"/cri.sock"))
+	stderr.await(t, "Pods are not synced", 10*time.Second)
+	for _, second := range []flags{
+		agent("a", "unix://"+dir+"/other.sock"),
+		agent("b", "unix://"+dir+"/cri.sock"),
+		agent("c", "unix:"+dir+"/./link/cri.sock"),
+		agent("d", dir+"/cri.sock"),
+	} {
+		err := run(t.Context(), second, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "another agent has ") {
+			t.Errorf("a second agent with %+v: %v", second, err)
+		}
+	}
+	ended()
+	_, stderr, ended = begin(t, agent("b", dir+"/cri.sock"))
+	stderr.await(t, "Pods are not synced", 10*time.Second)
+	ended()
+}
