@@ -111,14 +111,14 @@ picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a
 
 .PHONY: kubelet
 kubelet: ## compares a kubelet on the library with the released one on a real containerd; about an hour; needs root
-	go run ./examples/kubelet/build
-	go run ./examples/kubelet/build -stock
-	cd internal/e2e/kubelet/compare && go test -count=1 -v -timeout=6h .
+	go run ./kubelet/build
+	go run ./kubelet/build -stock
+	cd kubelet/e2e/compare && go test -count=1 -v -timeout=6h .
 
 .PHONY: kubelet-tests
 kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes
-	go run ./examples/kubelet/build
-	go run ./examples/kubelet/build -test
+	go run ./kubelet/build
+	go run ./kubelet/build -test
 
 .PHONY: kubelets
 kubelets: ## kubelets of RELEASES (1.32 to 1.37) on the library: their own tests, ten pods on a real containerd; an hour or more; needs root
@@ -135,7 +135,7 @@ diff: ## the library beside the kubelet's own code: same histories, same events,
 .PHONY: bench
 bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache/bench.txt
 	@mkdir -p .cache
-	(cd internal/kubelet && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | \
+	(cd kubelet/differential && go test -run='^$$' -bench=. -benchmem -benchtime=300ms -count=$(BENCHCOUNT) ./...) | \
 		tee .cache/bench.txt
 
 .PHONY: plegwatch

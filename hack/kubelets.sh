@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" GOWORK=off
 made=$PWD/.cache/kubelet
 
-build() { go run ./examples/kubelet/build "$@"; }
+build() { go run ./kubelet/build "$@"; }
 ten_pods() { (cd internal/e2e && go test -vet=off -count=1 -v ./kubelet/tenpods -programs="$1"); }
 
 # vendored makes a module that vendors a kubelet, which is its program too, and has a copy of it

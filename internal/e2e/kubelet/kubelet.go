@@ -26,7 +26,7 @@ import (
 // patience is how long a test waits for what must end.
 const patience = 2 * time.Minute
 
-// Build builds the kubelet with examples/kubelet/build, once in a process, and returns it. The
+// Build builds the kubelet with kubelet/build, once in a process, and returns it. The
 // first time on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
 	root, err := testnode.Root(context.Background())
@@ -34,7 +34,7 @@ var Build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	program := filepath.Join(root, ".cache", "kubelet", "stock")
-	build := exec.Command("go", "run", "./examples/kubelet/build", "-stock", "-o", program)
+	build := exec.Command("go", "run", "./kubelet/build", "-stock", "-o", program)
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {

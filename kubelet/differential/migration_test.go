@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kubepleg/pleg/internal/kubelet/migration/after"
-	"github.com/kubepleg/pleg/internal/kubelet/migration/before"
+	"github.com/kubepleg/pleg/kubelet/differential/migration/after"
+	"github.com/kubepleg/pleg/kubelet/differential/migration/before"
 )
 
 // rewritten is what a program changes besides its imports and the constructor: some helpers

@@ -17,7 +17,7 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/kuberuntime"
 
-	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
 // BenchmarkCRIIdleRelist is an idle relist over CRI on the kubelet's whole path: its

@@ -16,7 +16,7 @@ import (
 // adapter is the adapter's folder, and releaseOfAdapter the oldest release that its files are for
 // which are in no folder _before.
 const (
-	adapter          = "examples/kubelet/adapter"
+	adapter          = "kubelet/adapter"
 	releaseOfAdapter = release(37)
 )
 

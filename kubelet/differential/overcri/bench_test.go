@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
 func TestMain(m *testing.M) {

@@ -1,17 +1,17 @@
 // Command build makes a kubelet that runs on this library in place of its own generator
 // and cache. It copies the sources of k8s.io/kubernetes from the module cache to
-// .cache/kubelet at the root of the repository, puts the files of examples/kubelet/adapter
+// .cache/kubelet at the root of the repository, puts the files of kubelet/adapter
 // in the place of the kubelet's, makes the edits that remain, says each, and builds.
 //
-//	go run ./examples/kubelet/build                # .cache/kubelet/kubelet, of the newest release
-//	go run ./examples/kubelet/build -stock         # .cache/kubelet/stock, without any of that
-//	go run ./examples/kubelet/build -test          # the kubelet's own tests on it
-//	go run ./examples/kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
+//	go run ./kubelet/build                # .cache/kubelet/kubelet, of the newest release
+//	go run ./kubelet/build -stock         # .cache/kubelet/stock, without any of that
+//	go run ./kubelet/build -test          # the kubelet's own tests on it
+//	go run ./kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
 //
 // With -source it takes the sources from the vendor folder of another module, such as KubeEdge's,
 // and does the same in a copy of that module. What follows the flags are the packages to build.
 //
-//	go run ./examples/kubelet/build -source ../kubeedge ./edge/cmd/edgecore
+//	go run ./kubelet/build -source ../kubeedge ./edge/cmd/edgecore
 //
 // It works anywhere in this module. The first build takes minutes: it compiles a kubelet.
 package main

@@ -22,7 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/examples/kubelet/adapter/container"
+	"github.com/kubepleg/pleg/kubelet/adapter/container"
 	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )

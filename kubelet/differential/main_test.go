@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/kubepleg/pleg/internal/kubelet/overcri"
+	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
 // checks is how many random histories each test runs when the flag -rapid.checks

@@ -3,11 +3,11 @@
 // operator would notice, prints a table, and fails where a kubelet on the library does not do what
 // docs/KUBELET.md promises.
 //
-//	go run ./examples/kubelet/build && go run ./examples/kubelet/build -stock
-//	cd internal/e2e/kubelet/compare
+//	go run ./kubelet/build && go run ./kubelet/build -stock
+//	cd kubelet/e2e/compare
 //	go test -v -timeout=6h .                                            every kubelet, every scene; hours
 //	go test -v -run='Kubelets/^ours$' -scenes=crash,hang -pods=6 .      one kubelet, two scenes
-//	go test -v -count=3 -scenes=crash -samples=../../../../docs/bench/kubelet.json .   add to the samples
+//	go test -v -count=3 -scenes=crash -samples=../../../docs/bench/kubelet.json .   add to the samples
 //
 // It needs Linux and root.
 package compare
