@@ -15,7 +15,7 @@ RELEASES ?= 1.32 1.33 1.34 1.35 1.36 1.37 vendored
 # How often bench runs every benchmark; benchstat wants six at least.
 BENCHCOUNT ?= 6
 
-# Each module is built by itself; go.work is only for "go run ./cmd/plegwatch".
+# Each module is built by itself; go.work is only for "go run ./plegwatch".
 export GOWORK = off
 
 .DEFAULT_GOAL := help
@@ -107,7 +107,7 @@ browser: ## the page of plegz in a real Chromium, installed if there is none; a 
 .PHONY: picture
 picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
 	hack/chromium.sh
-	cd internal/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
+	cd plegwatch/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
 
 .PHONY: kubelet
 kubelet: ## compares a kubelet on the library with the released one on a real containerd; about an hour; needs root
@@ -140,7 +140,7 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 
 .PHONY: plegwatch
 plegwatch: ## the program, .cache/plegwatch
-	cd cmd/plegwatch && go build -o ../../.cache/plegwatch .
+	cd plegwatch && go build -o ../../.cache/plegwatch .
 
 .PHONY: nodeagent
 nodeagent: ## the node agent of nodeagent on a runtime of its own; Ctrl-C ends it
@@ -155,11 +155,11 @@ jobs: ## ten minutes of kills of the node agent and of the runtime, containerd o
 	cd nodeagent/e2e && go test -count=1 -timeout=30m -v -run='^TestJobsUnderFire$$' . -jobs.for=10m -jobs.count=100
 
 .PHONY: deploy-test
-deploy-test: ## deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
+deploy-test: ## plegwatch/deploy/: manifests, unit, plugin; the DaemonSet's pod under a kubelet on a real containerd, or on PLEG_RUNTIME; needs root
 	PLEG_STEP=deployment .ci/run
 
 .PHONY: prometheusrule
-prometheusrule: ## the rules and alerts of mixin/ for the Prometheus operator, in deploy/kustomize
+prometheusrule: ## the rules and alerts of plegwatch/mixin/ for the Prometheus operator, in plegwatch/deploy/kustomize
 	cd internal/e2e && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' ./deploy -rewrite
 
 .PHONY: tidy

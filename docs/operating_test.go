@@ -220,7 +220,7 @@ func TestOperatingHasEveryMetric(t *testing.T) {
 	}
 }
 
-// Every reason of bad data is in docs/REFERENCE.md, and every alert of mixin/ in docs/OPERATING.md.
+// Every reason of bad data is in docs/REFERENCE.md, and every alert of plegwatch/mixin/ in docs/OPERATING.md.
 func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 	document, reference := operating(t), readFile(t, "docs/REFERENCE.md")
 	for _, source := range []string{"validate.go", "cri/bad.go"} {
@@ -240,7 +240,7 @@ func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 		}
 	}
 	alert := regexp.MustCompile(`(?m)^\s*-?\s*alert:\s*"?(\w+)"?\s*$`)
-	err := filepath.WalkDir("mixin", func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir("plegwatch/mixin", func(path string, _ fs.DirEntry, err error) error {
 		switch {
 		case os.IsNotExist(err):
 			return nil // there is no mixin

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Finds the Chromium that internal/e2e/browser drives, and where there is none installs
+# Finds the Chromium that plegwatch/e2e/browser drives, and where there is none installs
 # Debian's, or says what is missing.
 set -euo pipefail
 

@@ -7,5 +7,5 @@
 for platform in windows/amd64 darwin/arm64 linux/arm64; do
 	echo "$platform"
 	CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} go vet ./...
-	CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} go -C cmd/plegwatch build -o /dev/null .
+	CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} go -C plegwatch build -o /dev/null .
 done

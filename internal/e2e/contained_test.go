@@ -17,7 +17,7 @@ import (
 )
 
 // containedVariable, with the value yes, has the generators of TestExitsWhileTheRuntimeIsAway run as the
-// DaemonSet of deploy/ has its agents run: in a cgroup of a pod, with a cgroup namespace of their own, with
+// DaemonSet of plegwatch/deploy/ has its agents run: in a cgroup of a pod, with a cgroup namespace of their own, with
 // the runtime's directory as the only mount, read-only, and without capabilities.
 const containedVariable = "PLEG_E2E_CONTAINED"
 

@@ -5,9 +5,6 @@
 // It needs Linux and root. See package testnode for the runtimes, and for what it builds and
 // installs. -runtime names the one to run; the variable PLEG_RUNTIME does so for every package.
 //
-// The packages nodeagent, deploy/live and kubelet/compare have runtimes of their own, browser and
-// mixin other programs: run one at a time, not all of the module.
-//
 //	go test .                                                  everything, the soak bounded
 //	go test . -runtime crio -crio FOLDER                       the same on CRI-O
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak

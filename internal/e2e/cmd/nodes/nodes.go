@@ -39,7 +39,7 @@ var nodes = []node{
 	{name: "systemd", about: "amd64, Linux 6.1, cgroup v2, systemd and its cgroup driver",
 		arch: "amd64", kernel: "linux-image-cloud-amd64", arguments: "node.init=systemd node.driver=systemd",
 		packages: []string{"systemd"}, runtimes: []string{"containerd-2.4"}},
-	{name: "daemonset", about: "amd64, Linux 6.1, cgroup v2, agents as deploy/ runs them",
+	{name: "daemonset", about: "amd64, Linux 6.1, cgroup v2, agents as plegwatch/deploy/ runs them",
 		arch: "amd64", kernel: "linux-image-cloud-amd64", arguments: "node.contained=yes",
 		runtimes: []string{"containerd-2.4"}},
 	{name: "arm64-6.1", about: "arm64, Linux 6.1, cgroup v2",

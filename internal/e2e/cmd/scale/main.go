@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	}
 	program := filepath.Join(dir, "plegwatch")
 	build := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
-	build.Dir, build.Stderr = filepath.Join(root, "cmd/plegwatch"), os.Stderr
+	build.Dir, build.Stderr = filepath.Join(root, "plegwatch"), os.Stderr
 	build.Env = append(os.Environ(), "GOWORK=off")
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("building plegwatch: %w", err)
