@@ -11,10 +11,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg/internal/backoff"
-	"github.com/kubepleg/pleg/internal/calls"
-	"github.com/kubepleg/pleg/internal/inbox"
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/backoff"
+	"github.com/kubepleg/pleg/internal/core/calls"
+	"github.com/kubepleg/pleg/internal/core/inbox"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 const (

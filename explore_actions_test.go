@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 type actionKind uint8

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // looks is what is compared between before and after a step.

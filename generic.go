@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg/internal/calls"
-	"github.com/kubepleg/pleg/internal/inbox"
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/calls"
+	"github.com/kubepleg/pleg/internal/core/inbox"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // stopGrace is how long Stop waits for the calls that it has cancelled. It is measured in real

@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// What a generator does once it is made is tested in internal/contract, by rule.
+// What a generator does once it is made is tested in internal/test/contract, by rule.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

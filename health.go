@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
 // HealthReport is the state of a generator, for logs and for a health endpoint.

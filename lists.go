@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // followUpDivisor divides a period: the quotient is the wait before the second list of a hinted pod.

@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/calls"
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/calls"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs

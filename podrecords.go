@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.

@@ -7,9 +7,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/backoff"
-	"github.com/kubepleg/pleg/internal/calls"
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/backoff"
+	"github.com/kubepleg/pleg/internal/core/calls"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // maxRetryWait bounds the back-off of a failing inspection, unless a period is longer.

@@ -3,7 +3,7 @@ package pleg
 import (
 	"time"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // podRecord is everything that is known of one pod, and everything that is still to be done for it.

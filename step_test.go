@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // TestStep runs the scripts in testdata/step: tables of what goes into the reconciler and

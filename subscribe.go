@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/broadcast"
+	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/internal/broadcast"
+	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
 // update is a new state of a pod for subscribers. The cache has the pod's status first. It is never

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/backoff"
+	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
 // crioName is what CRI-O calls itself.

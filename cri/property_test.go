@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
-	"github.com/kubepleg/pleg/internal/randtest"
+	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
 // TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after

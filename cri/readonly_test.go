@@ -65,7 +65,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	}
 	// The fake runtimes are for tests, and the examples are programs.
 	others := map[string]bool{
-		"plegtest": true, "examples": true, "internal/scenario": true, "internal/timetable": true,
+		"plegtest": true, "examples": true, "internal/test/scenario": true, "internal/timetable": true,
 	}
 	files, named := 0, map[string]bool{}
 	walk := func(path string, entry fs.DirEntry, err error) error {

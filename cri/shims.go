@@ -21,7 +21,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri/internal/wire"
-	"github.com/kubepleg/pleg/internal/backoff"
+	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
 // This file asks containerd's shims for exits while containerd is away. Each pod has a shim, a process

@@ -18,8 +18,8 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/crimessage"
-	"github.com/kubepleg/pleg/internal/garbage"
 	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/internal/test/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

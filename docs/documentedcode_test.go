@@ -16,7 +16,7 @@ import (
 // file.
 func TestDocumentsNameCodeThatExists(t *testing.T) {
 	members := make(map[string]bool)
-	for _, pattern := range []string{"*.go", "internal/*/*.go"} {
+	for _, pattern := range []string{"*.go", "internal/*/*.go", "internal/*/*/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			for _, m := range function.FindAllStringSubmatch(string(source), -1) {
 				defined[m[1]] = true
 				rule := ofRule.FindStringSubmatch(m[1])
-				if rule != nil && filepath.Dir(path) == "internal/contract" &&
+				if rule != nil && filepath.Dir(path) == "internal/test/contract" &&
 					!strings.HasPrefix(entry.Name(), ruleFile(rule[1])) {
 					t.Errorf("%s stands in %s, not in a file of its rule", m[1], path)
 				}
@@ -79,7 +79,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	for _, rule := range rules {
 		numbers[rule[1]] = true
 		row := regexp.MustCompile(`(?m)^\| ` + rule[1] + ` \| .*$`).FindString(string(contract))
-		files, err := filepath.Glob("internal/contract/" + ruleFile(rule[1]) + "*_test.go")
+		files, err := filepath.Glob("internal/test/contract/" + ruleFile(rule[1]) + "*_test.go")
 		if err != nil || len(files) == 0 && !name.MatchString(row) {
 			t.Errorf("rule %s has neither a file of tests nor a row that names one: %v", rule[1], err)
 		}

@@ -35,7 +35,7 @@ func operating(t *testing.T) string { return joined(readFile(t, "docs/OPERATING.
 func joined(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // healthSources have the texts of Healthy, HealthReport and WaitForSync, and of the errors in them.
-var healthSources = []string{"*.go", "internal/calls/*.go", "cri/*.go"}
+var healthSources = []string{"*.go", "internal/core/calls/*.go", "cri/*.go"}
 
 // noHealthTexts are other texts of these files: parts of texts, and errors of wrong arguments.
 var noHealthTexts = map[string]bool{

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

@@ -29,7 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/backoff"
+	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
 // Result is what a successful Sync did, and what it needs next. The zero Result means that it did

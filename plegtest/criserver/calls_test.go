@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/kubepleg/pleg/internal/garbage"
 	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/internal/test/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
 // patience is how long a test waits for what must end.

@@ -22,8 +22,8 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/kubelet/adapter/container"
 	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/kubelet/adapter/container"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

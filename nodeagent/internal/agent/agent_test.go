@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubepleg/pleg/internal/garbage"
 	"github.com/kubepleg/pleg/internal/serverconfig"
+	"github.com/kubepleg/pleg/internal/test/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/garbage"
+	"github.com/kubepleg/pleg/internal/test/garbage"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

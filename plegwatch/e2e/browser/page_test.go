@@ -12,9 +12,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 	"github.com/kubepleg/pleg/internal/serverconfig"
 	"github.com/kubepleg/pleg/plegtest/criserver"
+	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
 // patience is how long a test waits for something that must come.

@@ -11,8 +11,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 	"github.com/kubepleg/pleg/plegtest/criserver"
+	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
 // A runtime that answers nothing is one sentence, and one bar over all lanes instead of one in each.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/e2e/measure"
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )

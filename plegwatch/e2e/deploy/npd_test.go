@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 

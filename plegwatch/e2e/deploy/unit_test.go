@@ -15,12 +15,14 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-func unitPath() string { return filepath.Join(Root(), "plegwatch", "deploy", "systemd", "plegwatch.service") }
+func unitPath() string {
+	return filepath.Join(Root(), "plegwatch", "deploy", "systemd", "plegwatch.service")
+}
 
 // unit returns the settings of the unit, by name, in order; a line may go on in the next.
 func unit(t *testing.T) map[string][]string {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )

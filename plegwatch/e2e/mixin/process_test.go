@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
 // patience is how long a test waits for what must come at once.

@@ -16,9 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/plegwatch/e2e/deploy"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
-	"github.com/kubepleg/pleg/internal/proctest"
+	"github.com/kubepleg/pleg/internal/test/proctest"
+	"github.com/kubepleg/pleg/plegwatch/e2e/deploy"
 )
 
 const (

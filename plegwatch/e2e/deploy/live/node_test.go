@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubepleg/pleg/plegwatch/e2e/deploy"
 	"github.com/kubepleg/pleg/internal/e2e/kubelet"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
+	"github.com/kubepleg/pleg/plegwatch/e2e/deploy"
 )
 
 // patience is how long a test waits for something that must come.

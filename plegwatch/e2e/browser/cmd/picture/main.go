@@ -17,9 +17,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"k8s.io/utils/clock"
 
-	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 	"github.com/kubepleg/pleg/internal/timetable"
 	"github.com/kubepleg/pleg/plegtest/criserver"
+	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
 func main() {

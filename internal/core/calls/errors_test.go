@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
 // badError does in Error what a runtime may do there.

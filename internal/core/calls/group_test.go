@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
 var (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kubepleg/pleg/internal/broadcast"
+	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
 // update says that a key has a level; nothing is left of a key at level zero.

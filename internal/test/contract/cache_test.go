@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/randtest"
+	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
 func TestGetAllIsSorted(t *testing.T) {

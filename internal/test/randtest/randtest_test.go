@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/randtest"
+	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
 func TestEachHistoryHasASeedOfItsOwn(t *testing.T) {

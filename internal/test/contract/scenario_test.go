@@ -4,13 +4,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/scenario"
+	"github.com/kubepleg/pleg/internal/test/scenario"
 )
 
 // TestScenarios runs the scripts in testdata. docs/INTERNALS.md describes their
 // language; -rewrite writes their output.
 func TestScenarios(t *testing.T) {
-	paths, err := filepath.Glob("../../testdata/*.txt")
+	paths, err := filepath.Glob("../../../testdata/*.txt")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("there are no scripts: %v", err)
 	}

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/randtest"
+	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
 // audience is one subscriber beside what it must be told in the end.

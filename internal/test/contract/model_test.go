@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/randtest"
+	"github.com/kubepleg/pleg/internal/test/randtest"
 	"github.com/kubepleg/pleg/plegtest"
 )
 

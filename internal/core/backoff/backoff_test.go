@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/backoff"
+	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
 func TestWaitDoublesUpToLongest(t *testing.T) {

@@ -30,7 +30,7 @@ func TestCheckComment(t *testing.T) {
 // The document of the language describes every command, and none that does not
 // exist.
 func TestDocumentDescribesEveryCommand(t *testing.T) {
-	text, err := os.ReadFile("../../docs/INTERNALS.md")
+	text, err := os.ReadFile("../../../docs/INTERNALS.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kubepleg/pleg/internal/broadcast"
+	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
 // BenchmarkPublish is the cost of one update of one of a thousand keys: with nobody to

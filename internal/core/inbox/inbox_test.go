@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kubepleg/pleg/internal/inbox"
+	"github.com/kubepleg/pleg/internal/core/inbox"
 )
 
 // letters is a content such as a loop has: a list and a set.

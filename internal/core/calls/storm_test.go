@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/calls"
+	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
 // Whatever several goroutines do to a group at once, every call comes to an end once, and

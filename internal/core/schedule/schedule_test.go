@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubepleg/pleg/internal/schedule"
+	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
 // When full lists begin.
