@@ -15,19 +15,11 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/migration/before"
 )
 
-// rewritten is what a program changes besides its imports and the constructor: some helpers
-// are in a package of their own, and the others are a line or two.
+// rewritten is what a program changes besides its imports and the constructor: a line or two each.
 var rewritten = map[string]string{
-	"kubecontainer.BuildPodFullName(":             "kubelettypes.BuildPodFullName(",
-	"kubecontainer.ConvertPodStatusToRunningPod(": "kubelettypes.ConvertPodStatusToRunningPod(",
-	"kubecontainer.Pods{":                         "kubelettypes.Pods{",
-	"found.IsEmpty()":                             "found == nil",
 	"status.GetRunningContainerStatuses()": "slices.DeleteFunc(slices.Clone(status.ContainerStatuses), " +
 		"func(s *kubecontainer.Status) bool {\n" +
 		"\t\treturn s.State != kubecontainer.ContainerStateRunning\n\t})",
-	"		if c := found.FindContainerByID(kubecontainer.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {\n": "" +
-		"		id := kubelettypes.BuildContainerID(s.ID.Type, s.ID.ID)\n" +
-		"		if !slices.ContainsFunc(found.Containers, func(c *kubecontainer.Container) bool { return c.ID == id }) {\n",
 	"RequestRelist(logr.Discard(), uid)": "RequestRelist(uid)",
 	"pleg.PodLifecycleEventGenerator":    "*pleg.GenericPLEG",
 	"kubecontainer.Cache\n":              "*kubecontainer.PodCache\n",

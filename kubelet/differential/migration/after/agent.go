@@ -16,7 +16,6 @@ import (
 
 	"github.com/kubepleg/pleg"               //nolint:staticcheck // two packages have become one
 	kubecontainer "github.com/kubepleg/pleg" //nolint:staticcheck // the same
-	"github.com/kubepleg/pleg/kubelettypes"
 )
 
 // New returns an agent on a runtime.
@@ -117,19 +116,6 @@ func (a *Agent) sync(uid types.UID) {
 	slices.SortFunc(running, func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	if main := status.FindContainerStatusByName("main"); main != nil {
 		a.note("%s: main is %s", uid, main.State)
-	}
-	pod := kubelettypes.ConvertPodStatusToRunningPod("fake", status)
-	all := kubelettypes.Pods{&pod}
-	found := all.FindPodByFullName(kubelettypes.BuildPodFullName(status.Name, status.Namespace))
-	if found == nil || len(found.Containers) != len(running) {
-		a.note("%s: the pod is not what its status says", uid)
-		a.generator.RequestReinspect(uid)
-	}
-	for _, s := range running {
-		id := kubelettypes.BuildContainerID(s.ID.Type, s.ID.ID)
-		if !slices.ContainsFunc(found.Containers, func(c *kubecontainer.Container) bool { return c.ID == id }) {
-			a.note("%s: %s is missing", uid, s.Name)
-		}
 	}
 	a.note("%s: %d containers run, in %d sandboxes", uid, len(running), len(status.SandboxStatuses))
 	a.generator.RequestRelist(uid)

@@ -117,18 +117,6 @@ func (a *Agent) sync(uid types.UID) {
 	if main := status.FindContainerStatusByName("main"); main != nil {
 		a.note("%s: main is %s", uid, main.State)
 	}
-	pod := kubecontainer.ConvertPodStatusToRunningPod("fake", status)
-	all := kubecontainer.Pods{&pod}
-	found := all.FindPodByFullName(kubecontainer.BuildPodFullName(status.Name, status.Namespace))
-	if found.IsEmpty() || len(found.Containers) != len(running) {
-		a.note("%s: the pod is not what its status says", uid)
-		a.generator.RequestReinspect(uid)
-	}
-	for _, s := range running {
-		if c := found.FindContainerByID(kubecontainer.BuildContainerID(s.ID.Type, s.ID.ID)); c == nil {
-			a.note("%s: %s is missing", uid, s.Name)
-		}
-	}
 	a.note("%s: %d containers run, in %d sandboxes", uid, len(running), len(status.SandboxStatuses))
 	a.generator.RequestRelist(logr.Discard(), uid)
 }
