@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Lints every module with the golangci-lint that internal/tools pins. Go builds it,
+# Lints every module, or those that are named, with the golangci-lint that internal/tools pins. Go builds it,
 # some minutes the first time, and keeps it in its build cache.
 . "$(dirname "$0")/modules.sh"
 
 root=$PWD
 status=0
-for m in "${ours[@]}"; do
+if [[ $# == 0 ]]; then
+	set -- "${ours[@]}"
+fi
+for m in "$@"; do
 	(cd "$m" && go tool -modfile="$root/internal/tools/go.mod" golangci-lint run --config="$root/.golangci.yml" ./...) || status=1
 done
 exit "$status"
