@@ -107,14 +107,14 @@ func Example_agent() {
 	// <nil>
 }
 
-func TestHungPodIsNamed(t *testing.T) {
+func TestStuckPodIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
 		runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("cart", plegtest.Running("app")))
 		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
 		generator.Start(t.Context())
 		defer generator.Stop()
-		runtime.Hang(plegtest.GetPodStatus, "web")
+		runtime.Block(plegtest.GetPodStatus, "web")
 		runtime.ExitContainer("web", "nginx", 137, "OOMKilled")
 		time.Sleep(10 * time.Second) // takes no real time
 		failing := generator.HealthReport().FailingPods

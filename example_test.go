@@ -102,7 +102,7 @@ func ExamplePodCache_LookupNewerThan() {
 	// running <nil>
 }
 
-// The health error names what hangs.
+// The health error names what is stuck.
 func ExampleGenericPLEG_Healthy() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())

@@ -35,8 +35,8 @@ type HealthReport struct {
 	Stream      StreamReport `json:"stream"`
 	// ExitStream is the stream of exits; see ExitSource.
 	ExitStream StreamReport `json:"exitStream"`
-	// HungRelist is set while full relists are stuck; otherwise nil.
-	HungRelist *HungRelist `json:"hungRelist,omitempty"`
+	// StuckRelist is set while full relists are stuck; otherwise nil.
+	StuckRelist *StuckRelist `json:"stuckRelist,omitempty"`
 	// UnconfirmedExits are the containers that the runtime still lists as running more than a relist
 	// period after their exit event, by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
@@ -49,10 +49,10 @@ type HealthReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// HungRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
+// StuckRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
 // or twice the last successful one, whichever is shorter. After a timeout, full relists stay stuck until
 // the runtime answers one. Meanwhile each known pod is inspected, at most every other period.
-type HungRelist struct {
+type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
 	// Suspects are the pods with stuck inspections, by UID. Most likely, one of them blocks the runtime.
@@ -79,16 +79,16 @@ type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// HangingSince is when the oldest stuck inspection began; zero for none. The runtime has answered
+	// StuckSince is when the oldest stuck inspection began; zero for none. The runtime has answered
 	// no inspection of the pod since.
-	HangingSince time.Time `json:"hangingSince,omitzero"`
+	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
 	// Error is the error of the last failure.
 	Error string `json:"error,omitempty"`
 }
 
-func (p FailingPod) hangs() bool { return !p.HangingSince.IsZero() }
+func (p FailingPod) isStuck() bool { return !p.StuckSince.IsZero() }
 
 // health is a HealthReport with what its Reason and the metrics need.
 type health struct {
@@ -116,7 +116,7 @@ func (r *reconciler) health(now time.Time) *health {
 		h.RelistError, h.RelistFailingSince = h.listErr.Error(), r.listFailingSince
 	}
 	if since := r.sched.FullListsStuckSince; !since.IsZero() {
-		h.HungRelist = &HungRelist{Since: since}
+		h.StuckRelist = &StuckRelist{Since: since}
 	}
 	for _, rec := range r.records.present() {
 		h.add(rec, r.cfg.Period, r.cache)
@@ -142,21 +142,21 @@ func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 			})
 		}
 	}
-	if h.HungRelist != nil && rec.lastInspected.After(h.HungRelist.Since) {
-		h.HungRelist.Answered++
+	if h.StuckRelist != nil && rec.lastInspected.After(h.StuckRelist.Since) {
+		h.StuckRelist.Answered++
 	}
 	if !rec.isFailing() {
 		return
 	}
 	p := FailingPod{
-		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, HangingSince: rec.StuckSince, Failures: rec.failures,
+		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, StuckSince: rec.StuckSince, Failures: rec.failures,
 	}
 	if _, err := cache.Get(rec.UID); err != nil {
 		p.Error = err.Error()
 	}
 	h.FailingPods = append(h.FailingPods, p)
-	if h.HungRelist != nil && p.hangs() {
-		h.HungRelist.Suspects = append(h.HungRelist.Suspects, p)
+	if h.StuckRelist != nil && p.isStuck() {
+		h.StuckRelist.Suspects = append(h.StuckRelist.Suspects, p)
 	}
 }
 
@@ -174,16 +174,16 @@ func (h *health) unhealthy() error {
 		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v: %w", // the kubelet's text, not rounded
 			h.since(h.LastRelist), h.threshold, h.listCause())
 	}
-	hanging := slices.DeleteFunc(slices.Clone(h.FailingPods), func(p FailingPod) bool {
-		return !p.hangs() || h.since(p.HangingSince) <= h.threshold
+	stuck := slices.DeleteFunc(slices.Clone(h.FailingPods), func(p FailingPod) bool {
+		return !p.isStuck() || h.since(p.StuckSince) <= h.threshold
 	})
-	if len(hanging) < 2 || h.since(h.lastInspection) <= h.threshold {
+	if len(stuck) < 2 || h.since(h.lastInspection) <= h.threshold {
 		return nil
 	}
-	oldest := slices.MinFunc(hanging, func(a, b FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
+	oldest := slices.MinFunc(stuck, func(a, b FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
 	return fmt.Errorf("pleg cannot inspect any pod: the inspections of %d pods have been unanswered for longer than %v, "+
 		"and no inspection has succeeded for %v: %s",
-		len(hanging), h.threshold, h.ago(h.lastInspection), h.inspectionCause(oldest))
+		len(stuck), h.threshold, h.ago(h.lastInspection), h.inspectionCause(oldest))
 }
 
 // listCause returns why there is no newer list: the call in flight, the last error, or both.
@@ -214,17 +214,17 @@ func (h *health) listCause() error {
 
 // whileListIsStuck describes, while a full list is stuck, the other stuck pods and the pods inspected since.
 func (h *health) whileListIsStuck() (text string) {
-	if h.HungRelist == nil {
+	if h.StuckRelist == nil {
 		return ""
 	}
-	if suspects := h.HungRelist.Suspects; len(suspects) > 0 {
+	if suspects := h.StuckRelist.Suspects; len(suspects) > 0 {
 		text = "; meanwhile, " + h.inspectionCause(suspects[0])
 		if len(suspects) > 1 {
 			text += fmt.Sprintf("; other stuck pods: %d", len(suspects)-1)
 		}
 	}
-	if h.HungRelist.Answered > 0 {
-		text += fmt.Sprintf("; pods inspected since: %d", h.HungRelist.Answered)
+	if h.StuckRelist.Answered > 0 {
+		text += fmt.Sprintf("; pods inspected since: %d", h.StuckRelist.Answered)
 	}
 	return text
 }
@@ -253,7 +253,7 @@ func (h *health) inspectionCause(p FailingPod) string {
 		call = describeCall(h.reported[i])
 	}
 	text := fmt.Sprintf("%s of %s has been unanswered for %v",
-		call, podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID}), h.ago(p.HangingSince))
+		call, podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID}), h.ago(p.StuckSince))
 	if p.Error != "" {
 		text += "; the last error: " + p.Error
 	}

@@ -185,8 +185,8 @@ func (s *stepper) failing() string {
 		if p.Error != "" {
 			fmt.Fprintf(&b, ", the last %q", p.Error)
 		}
-		if !p.HangingSince.IsZero() {
-			fmt.Fprintf(&b, ", hanging since %s", s.since(p.HangingSince))
+		if !p.StuckSince.IsZero() {
+			fmt.Fprintf(&b, ", stuck since %s", s.since(p.StuckSince))
 		}
 		b.WriteString("\n")
 	}

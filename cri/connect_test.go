@@ -45,7 +45,7 @@ func TestConnectFails(t *testing.T) {
 	frozen, err := criserver.Start()
 	must(t, err)
 	defer frozen.Stop()
-	frozen.Inject(criserver.Fault{Method: "Version", Hang: true})
+	frozen.Inject(criserver.Fault{Method: "Version", Block: true})
 	broken, err := criserver.Start()
 	must(t, err)
 	defer broken.Stop()

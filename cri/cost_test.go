@@ -312,7 +312,7 @@ func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
 			s, r := serverAndRuntime(t)
 			runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 			pod := getPods(t, r)[0]
-			defer s.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})()
+			defer s.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error, 1)
 			go func() {

@@ -222,7 +222,7 @@ func TestEventStreamBreaks(t *testing.T) {
 // A frozen runtime has not accepted a stream.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	heal := s.Inject(criserver.Fault{Method: "Version", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "Version", Block: true})
 	w := watch(t, r)
 	waitFor(t, func() bool { return serverconfig.Of(s).InFlight("Version") == 1 })
 	heal()
@@ -319,7 +319,7 @@ func TestAcceptance(t *testing.T) {
 						case 'n':
 							return nil, nil
 						case '.':
-							synctest.Wait() // the Version call beside is answered, or hangs
+							synctest.Wait() // the Version call beside is answered, or is stuck
 							return nil, io.EOF
 						case 'w', 's':
 							select {
@@ -392,7 +392,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 			return ctx.Err()
 		}}
 		client.recv = func(context.Context) (*runtimeapi.ContainerEventResponse, error) {
-			synctest.Wait() // the Version call hangs
+			synctest.Wait() // the Version call is stuck
 			return nil, status.Error(codes.Unavailable, "reset")
 		}
 		r := newRuntime(client)

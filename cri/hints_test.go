@@ -117,7 +117,7 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 				}
 				stuck, err := s.CreateContainer(crowd, criserver.ContainerConfig{Name: "stuck"})
 				must(t, err)
-				defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Hang: true})()
+				defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Block: true})()
 				must(t, s.StartContainer(stuck))
 				serverconfig.Of(s).ResetCalls()
 				inKnown := runContainer(t, s, known, "app")

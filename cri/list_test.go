@@ -413,7 +413,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	r := connect(t, s, cri.WithPlainLists(), cri.WithClock(clocktesting.NewFakePassiveClock(now)))
 	getPods(t, r)
-	heal := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "ListPodSandbox", Block: true})
 	first := make(chan error, 1)
 	go func() {
 		_, err := r.GetPods(context.WithoutCancel(t.Context()), true)

@@ -313,12 +313,12 @@ func TestPartialStatus(t *testing.T) {
 	}
 }
 
-// A call that hangs is visible in CallsInFlight. The context ends it.
+// A call that is stuck is visible in CallsInFlight. The context ends it.
 func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 	pod := getPods(t, r)[0]
-	heal := s.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})
 	defer heal()
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -182,7 +182,7 @@ func TestRule16Storm(t *testing.T) {
 				for _, method := range []string{"ListPodSandbox", "ListContainers",
 					"StreamPodSandboxes", "StreamContainers"} {
 					heals = append(heals, w.server.Inject(criserver.Fault{Method: method,
-						Hang: true}))
+						Block: true}))
 				}
 				heal = func() {
 					for _, h := range heals {

@@ -299,9 +299,9 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		t.Helper()
 		_, err := n.g.Healthy()
 		reason, cause, _ := strings.Cut(err.Error(), ": ")
-		if hung := ": GetPodStatus of "; strings.Contains(err.Error(), hung) { // its reason has a colon
-			reason, cause, _ = strings.Cut(err.Error(), hung)
-			cause = hung[2:] + cause
+		if stuck := ": GetPodStatus of "; strings.Contains(err.Error(), stuck) { // its reason has a colon
+			reason, cause, _ = strings.Cut(err.Error(), stuck)
+			cause = stuck[2:] + cause
 		}
 		said(errors.New(reason))
 		said(errors.New(cause))
@@ -312,7 +312,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 			n.SetPod(plegtest.NewPod(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint("c", i))))
 		}
 		health(n) // it is not running
-		hang := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		hang := n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -324,7 +324,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		health(n) // no pod can be inspected
 		hang()
 		time.Sleep(time.Minute)
-		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(4 * time.Minute)
 		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
 		n.g.Stop()

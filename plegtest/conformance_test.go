@@ -165,7 +165,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 	}{
 		{"no list", func(b *broken) { b.Fail(plegtest.GetPods, "", oops) }, "",
 			`GetPods(all=true): expected no error, saw error "oops"`},
-		{"a hanging list", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPods, "") }, "",
+		{"a stuck list", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPods, "") }, "",
 			`GetPods with a canceled context: expected an answer within 5s, saw none`},
 		{"a panicking list", func(b *broken) {
 			b.getPods = func(context.Context, bool) ([]*pleg.Pod, error) { panic("oops") }
@@ -322,7 +322,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"a nil status", func(b *broken) {
 			b.status = func(context.Context, *pleg.Pod) (*pleg.PodStatus, error) { return nil, nil }
 		}, "", "expected a status, saw nil and no error"},
-		{"a status that hangs", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPodStatus, "a") }, "",
+		{"a status that hangs", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPodStatus, "a") }, "",
 			"GetPodStatus with a canceled context: expected an answer within 5s"},
 		{"a status without the context", func(b *broken) {
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -491,10 +491,10 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return pod, nil
 			}
 		}, "", "expected the pod, or an error that is not ErrPodNotFound"},
-		{"a single pod that hangs", func(b *broken) { b.HangIgnoringCancel(plegtest.GetPod, "a") }, "",
+		{"a single pod that hangs", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPod, "a") }, "",
 			"GetPod with a canceled context: expected an answer within 5s"},
 
-		{"a stream that never connects", func(b *broken) { b.Hang(plegtest.WatchContainerEvents, "") }, "",
+		{"a stream that never connects", func(b *broken) { b.Block(plegtest.WatchContainerEvents, "") }, "",
 			"expected a call of connected within 5s, or an error, saw neither"},
 		{"a stream that ends at once, as CRI-O's", func(b *broken) { b.SetEventMode(plegtest.EventsEndAtOnce) }, "",
 			"WatchContainerEvents: expected a stream that stays open, or ErrEventsUnsupported, " +

@@ -42,7 +42,7 @@ func ExampleRuntime_Inject() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "web", Hang: true})
+	heal := rt.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "web", Block: true})
 	_, err := rt.GetPodStatus(ctx, rt.Pod("web"))
 	fmt.Println(err)
 

@@ -43,10 +43,10 @@ type Fault struct {
 	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
 	// call returns the context's error at once.
 	Delay time.Duration
-	// Hang makes the call block until its context ends or the fault is healed. Then it continues as
+	// Block makes the call block until its context ends or the fault is healed. Then it continues as
 	// usual.
-	Hang bool
-	// IgnoreCancel makes Delay and Hang ignore the cancellation of the context: only
+	Block bool
+	// IgnoreCancel makes Delay and Block ignore the cancellation of the context: only
 	// healing the fault ends them early.
 	IgnoreCancel bool
 	// Do is called in the goroutine of the call. If it returns an error, the call fails. It may
@@ -122,7 +122,7 @@ func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 			return ctx.Err()
 		}
 	}
-	if f.Hang {
+	if f.Block {
 		select {
 		case <-f.healed:
 		case <-done:
@@ -171,12 +171,12 @@ func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) 
 	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
 }
 
-// Hang makes calls block until healed. A call returns the error of its context when that ends.
-func (r *Runtime) Hang(m Method, uid types.UID) (heal func()) {
-	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true})
+// Block makes calls block until healed. A call returns the error of its context when that ends.
+func (r *Runtime) Block(m Method, uid types.UID) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Block: true})
 }
 
-// HangIgnoringCancel makes calls block until healed, even if their context ends.
-func (r *Runtime) HangIgnoringCancel(m Method, uid types.UID) (heal func()) {
-	return r.Inject(Fault{Method: m, PodUID: uid, Hang: true, IgnoreCancel: true})
+// BlockIgnoringCancel makes calls block until healed, even if their context ends.
+func (r *Runtime) BlockIgnoringCancel(m Method, uid types.UID) (heal func()) {
+	return r.Inject(Fault{Method: m, PodUID: uid, Block: true, IgnoreCancel: true})
 }

@@ -234,8 +234,8 @@ func TestRuntimeFaults(t *testing.T) {
 		rt.Heal()
 
 		// One call honours cancellation, the other ignores it.
-		rt.Hang(plegtest.GetPodStatus, "a")
-		rt.HangIgnoringCancel(plegtest.GetPodStatus, "b")
+		rt.Block(plegtest.GetPodStatus, "a")
+		rt.BlockIgnoringCancel(plegtest.GetPodStatus, "b")
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
 		for i, pod := range []*pleg.Pod{a, b} {
@@ -331,7 +331,7 @@ func TestRuntimeStaleAnswers(t *testing.T) {
 		pod := rt.Pod("a")
 		for _, stale := range []bool{false, true} {
 			rt.SetPod(pod)
-			heal := rt.Inject(plegtest.Fault{Hang: true, Stale: stale})
+			heal := rt.Inject(plegtest.Fault{Block: true, Stale: stale})
 			var listed []*pleg.Pod
 			var got *pleg.Pod
 			var status *pleg.PodStatus

@@ -33,7 +33,7 @@ const (
 	// configuration does not say otherwise. It cuts bytes, not characters.
 	maxVerdictBytes = 80
 	// checkTimeout is shorter than the 5 s after which node-problem-detector kills a plugin,
-	// so that a runtime that hangs is called unhealthy, and not unknown.
+	// so that a runtime that is stuck is called unhealthy, and not unknown.
 	checkTimeout = 4 * time.Second
 	// maxReportBytes bounds what is read of an answer. A report of a thousand failing pods
 	// has less than a megabyte.
@@ -105,17 +105,17 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 // trouble says in a few words what is wrong; the reason of a report is longer than a
 // verdict may be.
 func trouble(r pleg.HealthReport, now time.Time) string {
-	var hanging []pleg.FailingPod
+	var stuck []pleg.FailingPod
 	for _, p := range r.FailingPods {
-		if !p.HangingSince.IsZero() {
-			hanging = append(hanging, p)
+		if !p.StuckSince.IsZero() {
+			stuck = append(stuck, p)
 		}
 	}
 	listed := "no list yet"
 	if !r.LastRelist.IsZero() {
 		age := now.Sub(r.LastRelist)
-		if age < time.Minute && len(hanging) > 0 {
-			return fmt.Sprintf("%d pods hang, one is %s/%s", len(hanging), hanging[0].Namespace, hanging[0].Name)
+		if age < time.Minute && len(stuck) > 0 {
+			return fmt.Sprintf("%d pods are stuck, one is %s/%s", len(stuck), stuck[0].Namespace, stuck[0].Name)
 		}
 		listed = fmt.Sprintf("no list for %v", roughly(age))
 	}

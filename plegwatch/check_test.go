@@ -39,8 +39,8 @@ func TestCheckRuntime(t *testing.T) {
 		t.Errorf("a check has made calls that change something: %v", v)
 	}
 
-	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Hang: true})
-	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Hang: true})
+	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Block: true})
+	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Block: true})
 	began := time.Now()
 	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	if took := time.Since(began); took > patience/2 {
@@ -59,7 +59,7 @@ func TestCheckRuntime(t *testing.T) {
 	checked(t, 2, "only unix sockets", "--runtime-endpoint", "tcp://127.0.0.1:1")
 }
 
-// A check of an agent asks the agent, and not its runtime: it sees what hangs.
+// A check of an agent asks the agent, and not its runtime: it sees what is stuck.
 func TestCheckAgent(t *testing.T) {
 	t.Parallel()
 	var answer http.HandlerFunc
@@ -89,11 +89,11 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(pleg.HealthReport{
 			Reason: long, LastRelist: ago(time.Second),
 			FailingPods: []pleg.FailingPod{
-				{Name: "is-not-hanging", Failures: 1},
-				{Namespace: "shop", Name: "db-0", HangingSince: ago(time.Hour)},
-				{Namespace: "shop", Name: "db-1", HangingSince: ago(time.Hour)},
+				{Name: "is-not-stuck", Failures: 1},
+				{Namespace: "shop", Name: "db-0", StuckSince: ago(time.Hour)},
+				{Namespace: "shop", Name: "db-1", StuckSince: ago(time.Hour)},
 			},
-		}), 1, "PLEG is not healthy: 2 pods hang, one is shop/db-0"},
+		}), 1, "PLEG is not healthy: 2 pods are stuck, one is shop/db-0"},
 		{healthz(pleg.HealthReport{Reason: long, RelistError: long + "connection refused"}), 1,
 			"PLEG is not healthy: no list yet; ... "},
 		{healthz(pleg.HealthReport{Reason: long}), 1, "no list yet; länger"},

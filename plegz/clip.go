@@ -59,10 +59,10 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	r.Reason, r.RelistError, r.Runtime = clip(r.Reason), clip(r.RelistError), clip(r.Runtime)
 	r.Stream.Error, r.ExitStream.Error = clip(r.Stream.Error), clip(r.ExitStream.Error)
 	r.FailingPods = clipPods(r.FailingPods)
-	if r.HungRelist != nil {
-		hung := *r.HungRelist
-		hung.Suspects = clipPods(hung.Suspects)
-		r.HungRelist = &hung
+	if r.StuckRelist != nil {
+		stuck := *r.StuckRelist
+		stuck.Suspects = clipPods(stuck.Suspects)
+		r.StuckRelist = &stuck
 	}
 	r.CallsInFlight = slices.Clone(r.CallsInFlight)
 	for i := range r.CallsInFlight {
@@ -90,10 +90,10 @@ func clipPods(pods []pleg.FailingPod) []pleg.FailingPod {
 // pods say themselves whether they hang or fail.
 func clipLists(r pleg.HealthReport) pleg.HealthReport {
 	r.FailingPods = firstPods(r.FailingPods)
-	if r.HungRelist != nil {
-		hung := *r.HungRelist
-		hung.Suspects = firstPods(hung.Suspects)
-		r.HungRelist = &hung
+	if r.StuckRelist != nil {
+		stuck := *r.StuckRelist
+		stuck.Suspects = firstPods(stuck.Suspects)
+		r.StuckRelist = &stuck
 	}
 	r.CallsInFlight = slices.Clone(r.CallsInFlight[:min(len(r.CallsInFlight), maxList)])
 	for i := range r.CallsInFlight {

@@ -58,7 +58,7 @@ func newCondition(r pleg.HealthReport, pods pleg.Pods, now time.Time) condition 
 			plural(r.Pods, "pod"), roughly(now.Sub(r.LastRelist)), r.Stream.State)
 	}
 	if answersNothing(&r, now) {
-		c.away = r.HungRelist.Since
+		c.away = r.StuckRelist.Since
 	} else if r.RelistError != "" && now.Sub(r.LastRelist) > slowCall {
 		c.away = r.LastRelist
 	}
@@ -68,7 +68,7 @@ func newCondition(r pleg.HealthReport, pods pleg.Pods, now time.Time) condition 
 
 // answersNothing reports whether the runtime answers neither a full list nor the inspection of any pod.
 func answersNothing(r *pleg.HealthReport, now time.Time) bool {
-	return r.HungRelist != nil && r.HungRelist.Answered == 0 && now.Sub(r.HungRelist.Since) > slowCall
+	return r.StuckRelist != nil && r.StuckRelist.Answered == 0 && now.Sub(r.StuckRelist.Since) > slowCall
 }
 
 // troubles returns what is wrong, the worst first, a sentence each. If the runtime answers nothing, that is
@@ -77,27 +77,27 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if answersNothing(r, now) {
-		say("nothing has been answered since %s: restart the runtime.", forLong(r.HungRelist.Since, r.HungRelist.Since, now))
+		say("nothing has been answered since %s: restart the runtime.", forLong(r.StuckRelist.Since, r.StuckRelist.Since, now))
 		return append(all, exitTroubles(r, now)...)
 	}
 	names := make(map[types.UID]string, len(r.FailingPods))
-	var hung, failed []pleg.FailingPod
+	var stuck, failed []pleg.FailingPod
 	for _, f := range r.FailingPods {
 		names[f.PodUID] = printable.Text(nameOf(f.Namespace, f.Name, clip(string(f.PodUID))))
-		if f.HangingSince.IsZero() {
+		if f.StuckSince.IsZero() {
 			failed = append(failed, f)
 		} else {
-			hung = append(hung, f)
+			stuck = append(stuck, f)
 		}
 	}
-	slices.SortStableFunc(hung, func(a, b pleg.FailingPod) int { return a.HangingSince.Compare(b.HangingSince) })
+	slices.SortStableFunc(stuck, func(a, b pleg.FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
 	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 
-	listHangs := r.HungRelist != nil && now.Sub(r.HungRelist.Since) > slowCall
-	if call, since, is := openCall(r); listHangs || is && now.Sub(since) > slowCall {
+	listIsStuck := r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > slowCall
+	if call, since, is := openCall(r); listIsStuck || is && now.Sub(since) > slowCall {
 		first, beside := since, ""
-		if listHangs {
-			first, beside = r.HungRelist.Since, besideList(r, hung, names)
+		if listIsStuck {
+			first, beside = r.StuckRelist.Since, besideList(r, stuck, names)
 		}
 		say("%s has not been answered since %s%s.", call, forLong(first, since, now), beside)
 	}
@@ -105,20 +105,20 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		switch text := printable.Text(rounded(r.RelistError)); {
 		case r.LastRelist.IsZero():
 			say("no full list has succeeded: %s.", text)
-		case !listHangs:
+		case !listIsStuck:
 			say("no full list has succeeded since %s: %s.", forLong(r.LastRelist, r.LastRelist, now), text)
 		default:
 			say("the last list failed: %s.", text)
 		}
 	}
-	if len(hung) > 0 && !listHangs {
-		first, unaffected := hung[0], ""
-		if r.HungRelist == nil {
+	if len(stuck) > 0 && !listIsStuck {
+		first, unaffected := stuck[0], ""
+		if r.StuckRelist == nil {
 			unaffected = "; other pods are not affected"
 		}
 		text, attempt := inspectionText(r, first.PodUID, names[first.PodUID])
-		say("%s has not been answered since %s%s%s.", text, forLong(first.HangingSince, attempt, now),
-			others(len(hung)-1, "pod hangs", "pods hang"), unaffected)
+		say("%s has not been answered since %s%s%s.", text, forLong(first.StuckSince, attempt, now),
+			others(len(stuck)-1, "pod is stuck", "pods are stuck"), unaffected)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
@@ -161,31 +161,31 @@ func forLong(since, attempt, now time.Time) string {
 }
 
 // openCall returns the oldest call for no pod, and since when it is unanswered. While a full relist
-// hangs it is that if the runtime names no call.
+// is stuck it is that if the runtime names no call.
 func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
 	for _, c := range r.CallsInFlight {
 		if c.PodUID == "" && c.Object == "" {
 			return callText(c), c.Since, true
 		}
 	}
-	if r.HungRelist == nil {
+	if r.StuckRelist == nil {
 		return "", time.Time{}, false
 	}
-	return "the relist", r.HungRelist.Since, true
+	return "the relist", r.StuckRelist.Since, true
 }
 
-// besideList says what is known while a full list hangs: the pods whose inspection hangs too, the
+// besideList says what is known while a full list is stuck: the pods whose inspection is stuck too, the
 // oldest first, and how many others are inspected: in these deaths are seen.
-func besideList(r *pleg.HealthReport, hung []pleg.FailingPod, names map[types.UID]string) (text string) {
+func besideList(r *pleg.HealthReport, stuck []pleg.FailingPod, names map[types.UID]string) (text string) {
 	noun := "pod"
-	if len(hung) > 0 {
-		uid := hung[0].PodUID
+	if len(stuck) > 0 {
+		uid := stuck[0].PodUID
 		first, _ := inspectionText(r, uid, names[uid])
-		text = fmt.Sprintf("; %s is not answered either%s", first, others(len(hung)-1, "pod hangs", "pods hang"))
+		text = fmt.Sprintf("; %s is not answered either%s", first, others(len(stuck)-1, "pod is stuck", "pods are stuck"))
 		noun = "other pod"
 	}
 	return text + fmt.Sprintf("; %s been inspected since; until the list is answered, what is created or removed may not "+
-		"be seen", have(r.HungRelist.Answered, noun))
+		"be seen", have(r.StuckRelist.Answered, noun))
 }
 
 // inspectionText names the call that a pod's inspection waits for, and the pod, and returns when that call was

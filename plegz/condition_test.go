@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The call that hangs is named, since when and for which pod; so is a failure, and a list.
+// The call that is stuck is named, since when and for which pod; so is a failure, and a list.
 func TestSentence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -34,15 +34,15 @@ func TestSentence(t *testing.T) {
 		fail := n.Fail(plegtest.GetPodStatus, b, errors.New("no such task"))
 		n.ExitContainer(b, "b", 1, "Error")
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
-		n.Hang(plegtest.GetPodStatus, a)
+		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
 		expect("warning", "Degraded: GetPodStatus of pod shop/a (shop/a) has not been answered since 00:00:05 UTC on 1 Jan ")
-		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "hung" ||
+		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "stuck" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
 		}
 		fail()
-		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.pass(11 * time.Second)
 		expect("warning", "Degraded: GetPods has not been answered since ")
 		n.pass(4 * time.Minute)
@@ -50,9 +50,9 @@ func TestSentence(t *testing.T) {
 	})
 }
 
-// Beside a list that hangs, the sentence names a pod whose inspection hangs too and says how many are
+// Beside a list that is stuck, the sentence names a pod whose inspection is stuck too and says how many are
 // inspected. It says of no pod that it is not affected: what is created in it is not seen.
-func TestHungListInWords(t *testing.T) {
+func TestStuckListInWords(t *testing.T) {
 	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
 	const unseen = "; until the list is answered, what is created or removed may not be seen."
 	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
@@ -69,7 +69,7 @@ func TestHungListInWords(t *testing.T) {
 		},
 		{
 			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: GetPodStatus of pod team/pod-000",
-			" is not answered either, and 2 more pods hang; 1 other pod has been inspected since" + unseen,
+			" is not answered either, and 2 more pods are stuck; 1 other pod has been inspected since" + unseen,
 		},
 		{
 			[]types.UID{plegtest.AnyPod}, "Degraded: GetPodStatus of pod team/pod-000",
@@ -79,10 +79,10 @@ func TestHungListInWords(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
 			n.setPods(4)
-			n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
-			n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
+			n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+			n.BlockIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
 			for _, uid := range tt.wedged {
-				n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+				n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)
 			}
 			n.pass(8 * time.Second)
 			if s := n.state(); s.Level != "ok" && tt.pod == "" || !strings.HasPrefix(s.Sentence, tt.pod) ||
@@ -198,17 +198,17 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 }
 
 // However many calls hang, what is said of the health is short; each pod says it of itself.
-func TestManyHungPods(t *testing.T) {
+func TestManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.setPods(200)
 		n.get("/")
-		n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		n.Block(plegtest.GetPodStatus, plegtest.AnyPod)
 		for i := range 200 {
 			n.ExitContainer(types.UID(fmt.Sprintf("team/pod-%04d", i)), fmt.Sprintf("container-%04d", i), 1, "Error")
 		}
 		n.pass(time.Minute)
-		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.pass(12 * time.Second)
 		last := n.state().Position
 		s := n.open("/?format=stream&since="+last, "")
@@ -220,17 +220,17 @@ func TestManyHungPods(t *testing.T) {
 				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
 			}
 		}
-		now, hung := n.state(), 0
-		if r := now.Health.HungRelist; r == nil || len(r.Suspects) != 50 {
+		now, stuck := n.state(), 0
+		if r := now.Health.StuckRelist; r == nil || len(r.Suspects) != 50 {
 			t.Errorf("the list that hangs: %+v", r)
 		}
 		for _, p := range now.Pods {
-			if p.State == "hung" {
-				hung++
+			if p.State == "stuck" {
+				stuck++
 			}
 		}
-		if hung < 60 {
-			t.Errorf("%d pods are hung", hung)
+		if stuck < 60 {
+			t.Errorf("%d pods are stuck", stuck)
 		}
 		n.Heal()
 	})
@@ -279,7 +279,7 @@ type reporter struct {
 func (r *reporter) CallsInFlight() []pleg.RuntimeCall { return r.calls }
 
 // A hang is told of with the call that the runtime names, and without one where it names none.
-func TestHungCallOfTheRuntime(t *testing.T) {
+func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
 		"ContainerStatus of container a (x) for pod shop/a": {
 			{Method: "Version"}, {Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (x)"}},
@@ -292,7 +292,7 @@ func TestHungCallOfTheRuntime(t *testing.T) {
 			}
 			n := newIdleNode(t, &reporter{fake, calls}, fake)
 			a := n.setPod("shop", "a", plegtest.Running("a"))
-			n.Hang(plegtest.GetPodStatus, a)
+			n.Block(plegtest.GetPodStatus, a)
 			n.g.Start(t.Context())
 			n.pass(3 * time.Second)
 			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has not been answered since ") {

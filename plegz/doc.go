@@ -36,12 +36,12 @@
 //	samples         one a second, oldest first
 //
 // A pod has uid, namespace, name, state, createdAt, removedAt, ips, runtimeHandler, restarts,
-// observedAt (of its status), hangingSince, failures and error (of its inspection), and gone. It has
+// observedAt (of its status), stuckSince, failures and error (of its inspection), and gone. It has
 // labels and annotations if WithLabels is set. Its containers and sandboxes are newest first, and
 // have id, name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, unconfirmed, reason,
 // message, restarts, image and gone.
 //
-// The state of a pod is hung, failing, crashed, starting, running, completed, stopped or removed.
+// The state of a pod is stuck, failing, crashed, starting, running, completed, stopped or removed.
 // That of a container is created, running, exited, unknown or removed.
 //
 // An event has number, time, listedAt, podUID, namespace, pod, container, containerID, sandbox,

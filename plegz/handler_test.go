@@ -39,7 +39,7 @@ func golden(t *testing.T, file string, got []byte) {
 }
 
 // The text and the JSON of a node with a pod that runs, one that crashes and is restarted,
-// one that is gone, one whose end only an exit event has told, and one whose inspection hangs.
+// one that is gone, one whose end only an exit event has told, and one whose inspection is stuck.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -61,7 +61,7 @@ func TestGolden(t *testing.T) {
 		do(func() { n.RemoveContainer(cart, "cart") })
 		do(func() { n.RemovePod(report) })
 		do(func() { n.EmitExit(pleg.ContainerExit{ContainerID: "queue", ExitCode: 137, FinishedAt: time.Now()}) })
-		n.Hang(plegtest.GetPodStatus, payment)
+		n.Block(plegtest.GetPodStatus, payment)
 		do(func() { n.ExitContainer(payment, "payment", 1, "Error") })
 		n.pass(20 * time.Second)
 		epoch := regexp.MustCompile(`"position": "[0-9a-f]{16}\.`)

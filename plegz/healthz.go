@@ -11,7 +11,7 @@ import (
 // Healthz returns a handler for an agent's /healthz: 200 while the generator is healthy, and 503
 // with the reason while it is not. The answer is JSON: the sentence and the notes of the page, and
 // the pleg.HealthReport, cut as on the page. Items of callsInFlight, failingPods and
-// hungRelist.suspects also have the pod's namespace and name, and container, containerID and
+// stuckRelist.suspects also have the pod's namespace and name, and container, containerID and
 // sandboxID, as far as they are known. Healthz panics if generator is nil.
 //
 // Use it for readiness and alerts. It fails while the runtime is stuck or away, and a restarted

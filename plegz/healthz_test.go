@@ -54,7 +54,7 @@ func TestHealthz(t *testing.T) {
 	})
 }
 
-// The answer begins with the sentence of the page, and names what crictl and ps need to find a call that hangs.
+// The answer begins with the sentence of the page, and names what crictl and ps need to find a call that is stuck.
 func TestHealthzFindsWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()
@@ -67,7 +67,7 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 		c.Name = "a"
 		a := n.setPod("shop", "a", c)
 		calls[0].Since = time.Now()
-		n.HangIgnoringCancel(plegtest.GetPodStatus, a)
+		n.BlockIgnoringCancel(plegtest.GetPodStatus, a)
 		n.g.Start(t.Context())
 		n.pass(20 * time.Second)
 		w := httptest.NewRecorder()

@@ -49,14 +49,14 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// What is created shows although it has no event, and a death whose inspection hangs too.
+// What is created shows although it has no event, and a death whose inspection is stuck too.
 func TestShowsWhatHasNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		a := n.setPod("shop", "a", plegtest.Running("a"))
 		n.pass(time.Second)
 		n.get("/")
-		n.Hang(plegtest.GetPodStatus, a)
+		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
 		n.setPod("shop", "b", plegtest.Created("b"))
 		n.pass(3 * time.Second)

@@ -10,7 +10,7 @@ import (
 type podState string
 
 const (
-	podHung      podState = "hung"      // its inspection has not been answered
+	podStuck     podState = "stuck"     // its inspection has not been answered
 	podFailing   podState = "failing"   // its inspection fails
 	podCrashed   podState = "crashed"   // a container has ended with an error and does not run again yet
 	podStarting  podState = "starting"  // nothing runs yet
@@ -32,7 +32,7 @@ type pod struct {
 	RuntimeHandler string            `json:"runtimeHandler,omitempty"`
 	Restarts       int               `json:"restarts,omitempty"`
 	ObservedAt     time.Time         `json:"observedAt,omitzero"`
-	HangingSince   time.Time         `json:"hangingSince,omitzero"`
+	StuckSince     time.Time         `json:"stuckSince,omitzero"`
 	Failures       int               `json:"failures,omitempty"`
 	Error          string            `json:"error,omitempty"`
 	Gone           uint64            `json:"gone,omitempty"`
@@ -71,7 +71,7 @@ const stateRemoved pleg.State = "removed"
 type observed struct {
 	listed  *pleg.Pod
 	status  *pleg.PodStatus // nil if there is none yet
-	failing pleg.FailingPod // zero if its inspection neither hangs nor fails
+	failing pleg.FailingPod // zero if its inspection neither is stuck nor fails
 	err     string          // of the last inspection
 }
 
@@ -135,7 +135,7 @@ func (l *life) add(s *pleg.Status) {
 func (o observed) view(labels bool) pod {
 	p := pod{
 		UID: clip(string(o.listed.ID)), Namespace: clip(o.listed.Namespace), Name: clip(o.listed.Name),
-		RuntimeHandler: clip(o.listed.RuntimeHandler), HangingSince: o.failing.HangingSince,
+		RuntimeHandler: clip(o.listed.RuntimeHandler), StuckSince: o.failing.StuckSince,
 		Failures: o.failing.Failures, Error: clip(o.failing.Error),
 	}
 	if p.Error == "" {
@@ -179,8 +179,8 @@ func (p *pod) summarize() {
 	switch {
 	case p.Gone > 0:
 		p.State = podRemoved
-	case !p.HangingSince.IsZero():
-		p.State = podHung
+	case !p.StuckSince.IsZero():
+		p.State = podStuck
 	case p.Error != "":
 		p.State = podFailing
 	case !ready:

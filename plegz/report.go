@@ -16,7 +16,7 @@ type report struct {
 	pleg.HealthReport
 	CallsInFlight []call       `json:"callsInFlight,omitempty"`
 	FailingPods   []failingPod `json:"failingPods,omitempty"`
-	HungRelist    *hungRelist  `json:"hungRelist,omitempty"`
+	StuckRelist   *stuckRelist `json:"stuckRelist,omitempty"`
 }
 
 type call struct {
@@ -31,8 +31,8 @@ type failingPod struct {
 	whereabouts
 }
 
-type hungRelist struct {
-	pleg.HungRelist
+type stuckRelist struct {
+	pleg.StuckRelist
 	Suspects []failingPod `json:"suspects,omitempty"`
 }
 
@@ -73,8 +73,8 @@ func newReport(c *condition, pods pleg.Pods) *report {
 		return all
 	}
 	r.FailingPods = view(r.HealthReport.FailingPods)
-	if h := r.HealthReport.HungRelist; h != nil {
-		r.HungRelist = &hungRelist{HungRelist: *h, Suspects: view(h.Suspects)}
+	if h := r.HealthReport.StuckRelist; h != nil {
+		r.StuckRelist = &stuckRelist{StuckRelist: *h, Suspects: view(h.Suspects)}
 	}
 	return r
 }

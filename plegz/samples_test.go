@@ -44,7 +44,7 @@ func TestDurations(t *testing.T) {
 		calls.WithLabelValues("podsandbox_status").Observe(7)
 		calls.WithLabelValues("list_containers").Observe(1000)
 		n.pass(1100 * time.Millisecond)
-		n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.pass(time.Second)
 		s := n.state().Samples
 		if len(s) != 2 || s[0].Relist == nil || *s[0].Relist != 0.05 || *s[0].Inspection != 6 || s[0].RelistAge == nil ||

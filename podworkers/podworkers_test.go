@@ -224,7 +224,7 @@ func TestInspectionFails(t *testing.T) {
 	})
 }
 
-// A pod that hangs in the runtime holds up its own worker alone.
+// A pod that is stuck in the runtime holds up its own worker alone.
 func TestPodThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
@@ -232,7 +232,7 @@ func TestPodThatHangs(t *testing.T) {
 		n.run()
 		n.takes(t, "a", call{"app running", 0})
 		n.takes(t, "b", call{"web running", 0})
-		heal := n.Hang(plegtest.GetPodStatus, "a")
+		heal := n.Block(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "app", 1, "Error")
 		n.ExitContainer("b", "web", 1, "Error")
 		n.takes(t, "a")

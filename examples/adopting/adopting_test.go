@@ -185,7 +185,7 @@ func TestFalcoEngineWithoutStatus(t *testing.T) {
 		next("app", false)
 		get("app", app, time.Second)
 
-		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Hang: true})
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})
 		defer heal()
 		n.server.BreakEventStreams(nil)
 		stuck := n.run("stuck")

@@ -77,7 +77,7 @@ func TestHealthReport(t *testing.T) {
 	t.Attr(attrStream, string(report.Stream.State))
 	t.Attr(attrLists, map[bool]string{true: "streaming", false: "plain"}[promised.StreamingLists])
 
-	// A runtime that hangs: the report has the call and the reader that waits.
+	// A runtime that is stuck: the report has the call and the reader that waits.
 	n.must(n.daemon.Freeze())
 	reading, stop := context.WithCancel(n.ctx)
 	var read sync.WaitGroup
@@ -88,7 +88,7 @@ func TestHealthReport(t *testing.T) {
 			_, _, _ = n.cache.LookupNewerThan(reading, pod.UID, time.Now())
 		}
 	})
-	n.eventually("a report of a hanging runtime", func() string {
+	n.eventually("a report of a stuck runtime", func() string {
 		r := n.pleg.HealthReport()
 		if r.BlockedReaders != 1 {
 			return fmt.Sprintf("%d blocked readers", r.BlockedReaders)

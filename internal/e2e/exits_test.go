@@ -393,9 +393,9 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 			began := time.Now()
 			if locks {
 				n.eventually("the suspect", func() string {
-					hung := w.generator.HealthReport().HungRelist
-					if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].Name != "wedged" {
-						return fmt.Sprintf("%+v", hung)
+					stuck := w.generator.HealthReport().StuckRelist
+					if stuck == nil || len(stuck.Suspects) != 1 || stuck.Suspects[0].Name != "wedged" {
+						return fmt.Sprintf("%+v", stuck)
 					}
 					return ""
 				})
@@ -415,7 +415,7 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 			heal()
 			healed := time.Now()
 			n.eventually("the end", func() string {
-				if r := w.generator.HealthReport(); r.HungRelist != nil || len(r.FailingPods) > 0 || len(r.UnconfirmedExits) > 0 {
+				if r := w.generator.HealthReport(); r.StuckRelist != nil || len(r.FailingPods) > 0 || len(r.UnconfirmedExits) > 0 {
 					return fmt.Sprintf("%+v", r)
 				}
 				return ""

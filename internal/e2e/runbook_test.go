@@ -19,8 +19,8 @@ import (
 
 // healthz is what the runbooks read of an agent's answer.
 type healthz struct {
-	Sentence   string
-	HungRelist struct {
+	Sentence    string
+	StuckRelist struct {
 		Answered int
 		Suspects []struct{ Name, Container, ContainerID, SandboxID string }
 	}
@@ -59,7 +59,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 		return n.run(p, testnode.Container{Name: name, Command: testnode.Sleep()})
 	}
 	id, neighbour, well := sleep(pod, "stuck"), sleep(pod, "neighbour"), sleep(other, "app")
-	stuck := n.hangRunc("update", id)
+	stuck := n.blockRunc("update", id)
 	updated := make(chan error, 1)
 	go func() {
 		_, err := n.client.UpdateContainerResources(n.ctx, &runtimeapi.UpdateContainerResourcesRequest{
@@ -71,12 +71,12 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	var h healthz
 	n.eventually("the agent names the container", func() string {
 		h = n.askHealthz()
-		if len(h.HungRelist.Suspects) != 1 || h.HungRelist.Answered == 0 {
+		if len(h.StuckRelist.Suspects) != 1 || h.StuckRelist.Answered == 0 {
 			return h.Sentence
 		}
 		return ""
 	})
-	suspect := h.HungRelist.Suspects[0]
+	suspect := h.StuckRelist.Suspects[0]
 	if suspect.Name != "wedged" || suspect.ContainerID != id || suspect.SandboxID != pod.SandboxID {
 		t.Errorf("%+v, want container %s of sandbox %s", suspect, id, pod.SandboxID)
 	}
@@ -113,7 +113,7 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 	defer thaw()
 	n.eventually("the sentence", func() string {
 		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Degraded: nothing has been answered since ") ||
-			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || h.HungRelist.Answered != 0 {
+			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || h.StuckRelist.Answered != 0 {
 			return h.Sentence
 		}
 		return ""

@@ -99,15 +99,15 @@ func (n *node) createToExit(pod *testnode.Pod, code int) string {
 func (n *node) startStarved(while time.Duration, ids ...string) {
 	n.t.Helper()
 	starts := make(chan error, len(ids))
-	var hung []*testnode.RuncFault
+	var stuck []*testnode.RuncFault
 	for _, id := range ids {
-		f := n.hangRunc("start", id)
-		hung = append(hung, f)
+		f := n.blockRunc("start", id)
+		stuck = append(stuck, f)
 		go func() { starts <- n.client.Start(n.ctx, id) }()
 		n.awaitMet(f)
 	}
 	n.must(n.daemon.Freeze())
-	for _, f := range hung {
+	for _, f := range stuck {
 		n.must(f.Heal())
 	}
 	for _, id := range ids {

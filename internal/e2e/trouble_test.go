@@ -20,7 +20,7 @@ import (
 // without.
 var listCalls = []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"}
 
-// A runtime that hangs: the generator becomes unhealthy and names the call, its
+// A runtime that is stuck: the generator becomes unhealthy and names the call, its
 // readers can be cancelled, nothing is invented; when the runtime goes on,
 // everything that happened meanwhile is told.
 func TestRuntimeIsFrozen(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 		!strings.Contains(text, "; threshold is "+threshold.String()) {
 		t.Errorf("Healthy's error begins %q; want the kubelet's words", text)
 	}
-	// With the runtime hanging, the call that hangs must be named as soon as the
+	// With the runtime stuck, the call that is stuck must be named as soon as the
 	// error tells of a hang, and from then on.
 	n.eventually("naming the call", func() string {
 		_, err := n.pleg.Healthy()
@@ -66,7 +66,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(n.ctx, 200*time.Millisecond)
 	if _, _, err := n.cache.LookupNewerThan(ctx, pod.UID, time.Now()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a reader of a hanging runtime got the error %v", err)
+		t.Errorf("a reader of a stuck runtime got the error %v", err)
 	}
 	cancel()
 	if got := n.journal.types(victim); len(got) != 1 {

@@ -35,7 +35,7 @@ func TestUnconfirmedExit(t *testing.T) {
 		w.next(pleg.ContainerStarted, id)
 		pid, err := n.client.Pid(n.ctx, id)
 		n.must(err)
-		f := n.hangRunc("delete", id)
+		f := n.blockRunc("delete", id)
 		n.signalPid(pid, unix.SIGUSR1)
 		e := w.next(pleg.ContainerDied, id)
 		if e.Status == nil || e.Status.ExitCode != 3 || late && !e.Status.Unconfirmed {

@@ -21,14 +21,14 @@ import (
 // wedged, an exit that the runtime does not get done with, a shim that does nothing. The tests
 // here say what runtimes do then, without a generator.
 
-// hangRunc has a command of runc hang, for a container or, if id is empty, for all, until it is
+// blockRunc has a command of runc hang, for a container or, if id is empty, for all, until it is
 // healed or the test ends.
-func (n *node) hangRunc(command, id string) *testnode.RuncFault {
+func (n *node) blockRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
-	return n.injectRunc(n.daemon.HangRunc(command, id))
+	return n.injectRunc(n.daemon.BlockRunc(command, id))
 }
 
-// failRunc has a command of runc fail, as hangRunc has it hang.
+// failRunc has a command of runc fail, as blockRunc has it hang.
 func (n *node) failRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
 	return n.injectRunc(n.daemon.FailRunc(command, id))
@@ -56,11 +56,11 @@ func (n *node) awaitMet(f *testnode.RuncFault) {
 }
 
 // wedge has a change of a running container's resources hang, as behind a shim or a kernel that
-// hangs: see Runtime.LocksStatuses. heal ends that, and returns when the change was made; the end
+// is stuck: see Runtime.LocksStatuses. heal ends that, and returns when the change was made; the end
 // of the test does so too.
 func (n *node) wedge(id string) (heal func()) {
 	n.t.Helper()
-	f := n.hangRunc("update", id)
+	f := n.blockRunc("update", id)
 	changed := make(chan error, 1)
 	go func() {
 		_, err := n.client.UpdateContainerResources(context.WithoutCancel(n.ctx), &runtimeapi.UpdateContainerResourcesRequest{
@@ -94,33 +94,33 @@ func (n *node) stopShim(id string) (resume func()) {
 	return resume
 }
 
-// long is how long a call must go without an answer to be taken for one that hangs: a hundred
+// long is how long a call must go without an answer to be taken for one that is stuck: a hundred
 // times what it takes.
 const long = time.Second
 
 // calls are calls to the runtime, by what a test calls them.
 type calls map[string]func(context.Context) error
 
-// hanging makes calls at once, and returns those that are not answered.
-func (n *node) hanging(all calls) map[string]bool {
+// stuck makes calls at once, and returns those that are not answered.
+func (n *node) stuck(all calls) map[string]bool {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, long)
 	defer cancel()
 	var mu sync.Mutex
 	var made sync.WaitGroup
-	hanging := make(map[string]bool)
+	stuck := make(map[string]bool)
 	for what, call := range all {
 		made.Go(func() {
 			err := call(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			if hanging[what] = status.Code(err) == codes.DeadlineExceeded; err != nil && !hanging[what] {
+			if stuck[what] = status.Code(err) == codes.DeadlineExceeded; err != nil && !stuck[what] {
 				n.t.Errorf("%s: %v", what, err)
 			}
 		})
 	}
 	made.Wait()
-	return hanging
+	return stuck
 }
 
 func (n *node) listOf(f *runtimeapi.ContainerFilter) func(context.Context) error {
@@ -171,7 +171,7 @@ func (e *toldExits) eventOf(id string) time.Time {
 	return e.ends[id]
 }
 
-// A container whose resources are changed by a runc that hangs. containerd then answers no list of
+// A container whose resources are changed by a runc that is stuck. containerd then answers no list of
 // containers, whatever it is a list of, and sends no event of any container, for as long as that
 // lasts; statuses of the others, sandboxes and containerd's own exit events go on.
 func TestWedgedContainer(t *testing.T) {
@@ -210,12 +210,12 @@ func TestWedgedContainer(t *testing.T) {
 			return err
 		},
 	}
-	for what, hangs := range n.hanging(lists) {
+	for what, hangs := range n.stuck(lists) {
 		if hangs != promised.LocksStatuses {
 			t.Errorf("%s hangs: %t", what, hangs)
 		}
 	}
-	for what, hangs := range n.hanging(others) {
+	for what, hangs := range n.stuck(others) {
 		if hangs {
 			t.Errorf("%s hangs", what)
 		}
@@ -238,7 +238,7 @@ func TestWedgedContainer(t *testing.T) {
 	}
 	heal()
 	healed := time.Now()
-	for what, hangs := range n.hanging(lists) {
+	for what, hangs := range n.stuck(lists) {
 		if hangs {
 			t.Errorf("%s hangs still", what)
 		}
@@ -250,14 +250,14 @@ func TestWedgedContainer(t *testing.T) {
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
 }
 
-// A container that exits, and whose deletion by runc hangs or fails. containerd's own event is there
+// A container that exits, and whose deletion by runc is stuck or fails. containerd's own event is there
 // at once; CRI says that the container runs, until the deletion ends, or is tried again. Now and
 // then the event is late as well, by as long as the deletion may take: between the moment at which
 // the shim tells CRI of the exit and the event it writes a file, and then takes the lock that the
 // deletion holds.
 func TestExitWithoutDeletion(t *testing.T) {
 	for what, inject := range map[string]func(n *node, id string) *testnode.RuncFault{
-		"hangs": func(n *node, id string) *testnode.RuncFault { return n.hangRunc("delete", id) },
+		"hangs": func(n *node, id string) *testnode.RuncFault { return n.blockRunc("delete", id) },
 		"fails": func(n *node, id string) *testnode.RuncFault { return n.failRunc("delete", id) },
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -92,16 +92,16 @@ func BenchmarkFirstRelist(b *testing.B) {
 	})
 }
 
-// BenchmarkHungPod changes 50 pods at once, of one of which the inspection hangs,
+// BenchmarkStuckPod changes 50 pods at once, of one of which the inspection is stuck,
 // and the 49 others once more after 2.5 s. Delivered is how many of the 49 had events
 // after 5 s, and current how many of them also of their second change. The time is
 // always 5 s and means nothing.
-func BenchmarkHungPod(b *testing.B) {
+func BenchmarkStuckPod(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 50
 		before, after, again := benchPods(n, running, 0, ""), benchPods(n, exited, 0, ""), benchPods(n, running, 0, "")
 		again[0] = after[0]
-		w := &workload{lists: [][]*modelPod{before, after, again}, hung: before[0].uid, held: true}
+		w := &workload{lists: [][]*modelPod{before, after, again}, stuck: before[0].uid, held: true}
 		delivered, current := 0, 0
 		for b.Loop() {
 			w.turn.Store(0)
@@ -117,7 +117,7 @@ func BenchmarkHungPod(b *testing.B) {
 			w.turn.Store(2)
 			time.Sleep(2500 * time.Millisecond)
 			g.take(see)
-			delete(seen, w.hung)
+			delete(seen, w.stuck)
 			delivered, current = len(seen), 0
 			for _, events := range seen {
 				if events == 4 { // two containers, twice

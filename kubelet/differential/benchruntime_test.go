@@ -23,10 +23,10 @@ type workload struct {
 	lists [][]*modelPod
 	// listTakes and inspectionTakes are how long the runtime takes to answer.
 	listTakes, inspectionTakes time.Duration
-	// hangs, if it is there, holds up the inspection of the pod with the UID hung
+	// is stuck, if it is there, holds up the inspection of the pod with the UID stuck
 	// until it is closed.
 	hangs chan struct{}
-	hung  types.UID
+	stuck types.UID
 	// turn counts the lists, unless it is held.
 	turn atomic.Int64
 	held bool
@@ -69,7 +69,7 @@ func (w *workload) inspect(uid types.UID) {
 	if w.inspectionTakes > 0 {
 		time.Sleep(w.inspectionTakes)
 	}
-	if w.hangs != nil && uid == w.hung {
+	if w.hangs != nil && uid == w.stuck {
 		<-w.hangs
 	}
 }

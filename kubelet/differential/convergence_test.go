@@ -17,7 +17,7 @@ import (
 // events amount to, their caches and their health are the same.
 func TestSameInTheEnd(t *testing.T) {
 	histories := histories([]opKind{
-		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opHang, opHeal, opFailList,
+		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opBlock, opHeal, opFailList,
 	}, []string{created, running, exited})
 	rapid.Check(t, func(rt *rapid.T) {
 		history := forwards(histories.Draw(rt, "history"))

@@ -8,5 +8,5 @@
 // benchmarks measure both side by side.
 //
 // Every test runs in a testing/synctest bubble, so that both sides have the same
-// clock and a call that hangs costs no time.
+// clock and a call that is stuck costs no time.
 package kubelet

@@ -32,7 +32,7 @@ const (
 	opRead       opKind = "read"      // the user reads a status newer than now less wait
 	opBreak      opKind = "break"     // inspections of a pod begin to fail
 	opMend       opKind = "mend"      // and succeed again
-	opHang       opKind = "hang"      // inspections of a pod begin to hang
+	opBlock      opKind = "hang"      // inspections of a pod begin to hang
 	opHeal       opKind = "heal"      // and go on
 )
 
@@ -106,7 +106,7 @@ func (n *node) apply(o op) {
 		n.inspectErr[o.uid] = errBroken
 	case opMend:
 		delete(n.inspectErr, o.uid)
-	case opHang:
+	case opBlock:
 		n.hang(o.uid)
 	case opHeal:
 		n.heal(o.uid)

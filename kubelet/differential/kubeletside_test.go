@@ -90,8 +90,8 @@ func (r *kubeletRuntime) GetPods(ctx context.Context, _ bool) ([]*kubecontainer.
 		return nil, ctx.Err()
 	}
 	stamp := time.Now()
-	if n.listHangs != nil {
-		<-n.listHangs
+	if n.listIsStuck != nil {
+		<-n.listIsStuck
 	}
 	if n.listErr != nil {
 		return nil, n.listErr

@@ -14,10 +14,10 @@ type node struct {
 
 	listErr    error
 	inspectErr map[types.UID]error
-	// hangs has, for each pod whose inspection hangs, a channel that ends it.
+	// is stuck has, for each pod whose inspection is stuck, a channel that ends it.
 	hangs map[types.UID]chan struct{}
-	// listHangs, if it is there, holds up every list until it is closed.
-	listHangs chan struct{}
+	// listIsStuck, if it is there, holds up every list until it is closed.
+	listIsStuck chan struct{}
 }
 
 type modelPod struct {

@@ -84,9 +84,9 @@ type plegRuntime struct{ node *node }
 
 func (r *plegRuntime) GetPods(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
 	n := r.node
-	if n.listHangs != nil {
+	if n.listIsStuck != nil {
 		select {
-		case <-n.listHangs:
+		case <-n.listIsStuck:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -79,7 +79,7 @@ func showAbsence(_ *testing.T, s *stage) {
 	s.wantEvents(gone, nil)
 }
 
-func showHungInspection(_ *testing.T, s *stage) {
+func showStuckInspection(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.podWith("b", "b1")
 	s.start()

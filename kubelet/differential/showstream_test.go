@@ -95,7 +95,7 @@ func showHintOfStart(_ *testing.T, s *stage) {
 	s.wantEvents(begun, nil)
 }
 
-func showHintBesideHung(_ *testing.T, s *stage) {
+func showHintBesideStuck(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.podWith("b", "b1")
 	r := s.follow()

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-func showHungHealth(t *testing.T, s *stage) {
+func showStuckHealth(t *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.podWith("b", "b1")
 	s.start()
@@ -48,7 +48,7 @@ func showHealthText(t *testing.T, s *stage) {
 	s.node.listErr = nil
 	s.start()
 	s.wait(850 * time.Millisecond) // halfway to the next relist but one
-	s.node.listHangs = make(chan struct{})
+	s.node.listIsStuck = make(chan struct{})
 	s.wait(3*time.Minute + 5*time.Second)
 	_, kubeletErr := s.kubelet.generator.Healthy()
 	if !strings.HasPrefix(text(kubeletErr), "pleg was last seen active 3m5") {
@@ -100,7 +100,7 @@ func showNoUID(_ *testing.T, s *stage) {
 }
 
 func showStop(t *testing.T, s *stage) {
-	s.node.listHangs = make(chan struct{})
+	s.node.listIsStuck = make(chan struct{})
 	s.kubelet.generator.Start(t.Context())
 	s.here.generator.Start(t.Context())
 	s.wait(time.Second)
@@ -110,8 +110,8 @@ func showStop(t *testing.T, s *stage) {
 		t.Errorf("after Stop there is still %v", calls)
 	}
 	s.podWith("a", "a1")
-	close(s.node.listHangs)
-	s.node.listHangs = nil
+	close(s.node.listIsStuck)
+	s.node.listIsStuck = nil
 	s.wait(time.Second)
 	if len(s.kubelet.events()) == 0 {
 		t.Error("the kubelet's relist ended with Stop")

@@ -33,9 +33,9 @@ func (s *stage) leave() {
 	for uid := range s.node.hangs {
 		s.node.heal(uid)
 	}
-	if s.node.listHangs != nil {
-		close(s.node.listHangs)
-		s.node.listHangs = nil
+	if s.node.listIsStuck != nil {
+		close(s.node.listIsStuck)
+		s.node.listIsStuck = nil
 	}
 	s.kubelet.generator.Stop()
 	s.here.generator.Stop()

@@ -42,7 +42,7 @@ func TestServerFaults(t *testing.T) {
 	heal()
 
 	errs := make(chan error, 2)
-	heal = s.Inject(criserver.Fault{Object: "a", Hang: true})
+	heal = s.Inject(criserver.Fault{Object: "a", Block: true})
 	for _, ctx := range []context.Context{t.Context(), canceled} {
 		go func() {
 			_, err := c.ListPodSandbox(ctx,
@@ -85,8 +85,8 @@ func TestServerFaults(t *testing.T) {
 		t.Error("after the cut:", err)
 	}
 
-	// A call that hangs when the server stops delays nothing.
-	s.Inject(criserver.Fault{Method: "RuntimeConfig", Hang: true})
+	// A call that is stuck when the server stops delays nothing.
+	s.Inject(criserver.Fault{Method: "RuntimeConfig", Block: true})
 	go func() {
 		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 		errs <- err

@@ -28,9 +28,9 @@ type Fault struct {
 
 	// Delay makes the call take this long, by the server's clock.
 	Delay time.Duration
-	// Hang makes the call block until its context ends, the fault is healed or the server stops.
+	// Block makes the call block until its context ends, the fault is healed or the server stops.
 	// When the fault is healed, the call continues as usual.
-	Hang bool
+	Block bool
 	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with Cut, or
 	// else without an error. If it is 0, Err and Cut apply before the first message.
 	BreakAfter int
@@ -122,7 +122,7 @@ func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
-	if f.Hang {
+	if f.Block {
 		select {
 		case <-f.healed:
 		case <-ctx.Done():

@@ -158,7 +158,7 @@ function drawAway(from, to, width, left) {
   bar.hidden = band.hidden = !model.away;
   if (!model.away) return;
   const x = Math.max(0, ((model.away - from) / (to - from)) * width);
-  const text = (model.health.hungRelist ? 'runtime: no answer since ' : 'runtime: no list since ') + P.clock(model.away);
+  const text = (model.health.stuckRelist ? 'runtime: no answer since ' : 'runtime: no list since ') + P.clock(model.away);
   const span = bar.firstElementChild;
   setText(span, text);
   // The text stands before the bar where there is no room in it, if there is room before it.

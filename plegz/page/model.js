@@ -6,9 +6,9 @@ const PLEGZ = (() => {
   const WINDOWS = [1, 5, 15, 60, 360, 1440].map((minutes) => minutes * MINUTE);
   const MAX_EVENTS = 1000;
   const MAX_SAMPLES = 600;
-  const PROBLEMS = new Set(['hung', 'failing', 'crashed']);
+  const PROBLEMS = new Set(['stuck', 'failing', 'crashed']);
   const MARKS = {
-    hung: '◔', failing: '!', crashed: '✕', starting: '…', running: '▶', completed: '✓', stopped: '■', removed: '┤',
+    stuck: '◔', failing: '!', crashed: '✕', starting: '…', running: '▶', completed: '✓', stopped: '■', removed: '┤',
   };
 
   const time = (text) => (text ? Date.parse(text) : 0);
@@ -66,7 +66,7 @@ const PLEGZ = (() => {
     pod.title = printable(pod.name ? pod.namespace + '/' + pod.name : pod.uid);
     pod.key = pod.title.toLowerCase();
     pod.removed = time(pod.removedAt);
-    pod.hanging = time(pod.hangingSince);
+    pod.stuck = time(pod.stuckSince);
     pod.begun = Math.min(...[...pod.containers, ...pod.sandboxes].map((l) => l.created).filter(Boolean), time(pod.createdAt) || Infinity);
     pod.ended = pod.removed || pod.state === 'stopped' ? Math.max(0, ...pod.containers.map((c) => c.finished || c.removed || Infinity)) : Infinity;
     pod.latest = Math.max(time(pod.createdAt), pod.removed,
@@ -103,7 +103,7 @@ const PLEGZ = (() => {
     }
     const pods = [...named.values()].flatMap(succession).filter((pod) => inState(pod, filter.state));
     const byName = (a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : a.uid < b.uid ? -1 : 1);
-    const stuck = (pod) => (pod.state === 'hung' ? 2 : pod.state === 'failing' ? 1 : 0);
+    const stuck = (pod) => (pod.state === 'stuck' ? 2 : pod.state === 'failing' ? 1 : 0);
     const gone = (pod) => (pod.state === 'removed' ? 1 : 0);
     const orders = {
       name: (a, b) => gone(a) - gone(b) || stuck(b) - stuck(a) || byName(a, b),
@@ -234,10 +234,10 @@ const PLEGZ = (() => {
     const labelled = !compact || pod.names.length === 1;
     const x = (t) => Math.max(-4, Math.min(width, ((t - from) / (to - from)) * width));
     const drawn = { sandboxes: [], bars: [], ends: [], hang: null };
-    if (pod.hanging) {
-      const at = Math.max(0, x(pod.hanging));
+    if (pod.stuck) {
+      const at = Math.max(0, x(pod.stuck));
       const room = width - at - 10;
-      const texts = ['no answer since ' + clock(pod.hanging), 'no answer'];
+      const texts = ['no answer since ' + clock(pod.stuck), 'no answer'];
       // The text stands before the bar where there is no room in it.
       const inside = texts.find((s) => s.length * 6.5 < room);
       drawn.hang = { x: at, width: width - at, text: inside || texts[0], inside: !!inside };

@@ -1,7 +1,7 @@
 package schedule
 
 // Counts is what a schedule counts.
-type Counts struct{ ToList, ToInspect, Round, Alarms, ListSlots, Inspections, Slow, Hung int }
+type Counts struct{ ToList, ToInspect, Round, Alarms, ListSlots, Inspections, Slow, Stuck int }
 
 // Counts returns what the schedule counts now. ToInspect leaves out the round.
 func (s *Scheduler) Counts() Counts {

@@ -139,13 +139,13 @@ func TestPods(t *testing.T) {
 		"an inspection that is slow frees its worker once": `
 			0s    inspect a b c                | Ia Ib    | 1s
 			500ms ok Ib; inspect d e           | Ic       | 1s
-			1s    inspect a; hung? a           | - Ia-slow Id | 1.5s
-			1s    moving? a e; hung? a; ok Ic  | false true 0s Ie | 2s
+			1s    inspect a; stuck? a           | - Ia-slow Id | 1.5s
+			1s    moving? a e; stuck? a; ok Ic  | false true 0s Ie | 2s
 			1s    ok Id Ie                     |          | 31s
 			2m    canary?; inspect f g h       | true Ia-dead If Ig | 2m1s
-			2m    hang Ia; hung? a             | 0s       | 2m1s
+			2m    hang Ia; stuck? a             | 0s       | 2m1s
 			2m    ok If Ig                     | Ih Ia    | 2m1s
-			2m    ok Ia Ih; hung? a            | -        | -`,
+			2m    ok Ia Ih; stuck? a            | -        | -`,
 		"a single-pod list that is slow frees its slot once": `
 			0s    request a-h                  | G1a G2b G3c G4d G5e G6f G7g G8h | 1s
 			1s    request a i; ok G2* G3* G4* G5* G6* G7* G8* | G1a-slow G9i | 2s
@@ -177,14 +177,14 @@ func TestPods(t *testing.T) {
 		"a hang lasts across calls, until one is answered or the pod is gone": `
 			0s    inspect a                    | Ia       | 1s
 			2m                                 | Ia-slow Ia-dead | 2m30s
-			2m    hang Ia; hung? a; inspect a  | 0s Ia    | 2m1s
+			2m    hang Ia; stuck? a; inspect a  | 0s Ia    | 2m1s
 			121s                               | Ia-slow  | 2m30s
-			121s  hung? a; ok Ia; hung? a; inspect a | 0s - Ia | 2m2s
+			121s  stuck? a; ok Ia; stuck? a; inspect a | 0s - Ia | 2m2s
 			122s                               | Ia-slow  | 2m32s
-			122s  gone a; hung? a              | -        | 4m1s
-			123s  inspect a; hung? a           | 2m1s     | 2m33s
+			122s  gone a; stuck? a              | -        | 4m1s
+			123s  inspect a; stuck? a           | 2m1s     | 2m33s
 			241s  leave a                      | Ia-dead  | 2m33s
-			241s  hang Ia; hung? a; gone a; gone a; hung? a | 2m1s - | -`,
+			241s  hang Ia; stuck? a; gone a; gone a; stuck? a | 2m1s - | -`,
 		"canaries while pods hang, every sixth of the threshold": `
 			0s    canary?; inspect a b         | false Ia Ib | 1s
 			1s                                 | Ia-slow Ib-slow | 31s
@@ -323,7 +323,7 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 		count(&want.ToInspect, p.want.Inspect && p.Inspection == nil, 1)
 		late := p.List != nil && !p.List.TimedOut || p.Inspection != nil && !p.Inspection.TimedOut
 		count(&want.Alarms, late || !p.want.Wake.IsZero(), 1)
-		count(&want.Hung, !p.StuckSince.IsZero(), 1)
+		count(&want.Stuck, !p.StuckSince.IsZero(), 1)
 	}
 	got := s.Counts()
 	want.Round = got.Round // it is checked below

@@ -128,7 +128,7 @@ func (s *script) podInput(verb string, p *pod) []string {
 		s.Gone(&p.Entry)
 	case "moving?":
 		return []string{fmt.Sprint(s.Moving(&p.Entry))}
-	case "hung?":
+	case "stuck?":
 		return []string{since(p.StuckSince)}
 	default:
 		s.t.Fatalf("there is no input %q", verb)
@@ -137,7 +137,7 @@ func (s *script) podInput(verb string, p *pod) []string {
 	return nil
 }
 
-// returns has a call return. If it hangs, it has been cancelled after its deadline.
+// returns has a call return. If it is stuck, it has been cancelled after its deadline.
 func (s *script) returns(how, name string) {
 	c, of := s.flying[name], (*schedule.Entry)(nil)
 	delete(s.flying, name)

@@ -28,10 +28,10 @@ type Proxy struct {
 	server  *grpc.Server
 	served  chan error // how serving has ended
 
-	mu               sync.Mutex
-	hanging, failing []string      // IDs; guarded by mu
-	released         chan struct{} // closed when nothing is to hang any more; guarded by mu
-	noEvents         bool          // guarded by mu
+	mu             sync.Mutex
+	stuck, failing []string      // IDs; guarded by mu
+	released       chan struct{} // closed when nothing is to hang any more; guarded by mu
+	noEvents       bool          // guarded by mu
 }
 
 // StartProxy starts a proxy in front of the daemon.
@@ -64,11 +64,11 @@ func (p *Proxy) Close() error {
 // Reconnect connects to a runtime that was restarted without waiting for the end of a back-off.
 func (p *Proxy) Reconnect() { p.runtime.ResetConnectBackoff() }
 
-// Hang has the inspections of these containers and sandboxes hang until Release.
-func (p *Proxy) Hang(ids ...string) {
+// Block has the inspections of these containers and sandboxes hang until Release.
+func (p *Proxy) Block(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hanging = ids
+	p.stuck = ids
 }
 
 // Fail has the inspections of these containers and sandboxes fail until Release.
@@ -83,7 +83,7 @@ func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.released)
-	p.released, p.hanging, p.failing = make(chan struct{}), nil, nil
+	p.released, p.stuck, p.failing = make(chan struct{}), nil, nil
 }
 
 // RefuseEvents has new event streams refused, as by a runtime that has none.
@@ -98,7 +98,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 	named := func(id string) bool { return bytes.Contains(request, []byte(id)) }
 	p.mu.Lock()
 	noEvents, released := p.noEvents, p.released
-	fails, hangs := slices.ContainsFunc(p.failing, named), slices.ContainsFunc(p.hanging, named)
+	fails, hangs := slices.ContainsFunc(p.failing, named), slices.ContainsFunc(p.stuck, named)
 	p.mu.Unlock()
 	switch method {
 	case "ContainerStatus", "PodSandboxStatus":

@@ -46,17 +46,17 @@ func linkRunc(dir string) error {
 }
 
 // RuncFault is a fault of runc, by which a runtime does everything to a container: a command of it,
-// for a container or for all, hangs or fails until the fault is healed. The runtime and its shims
-// are not changed, and do what they do on any node whose kernel or disk hangs.
+// for a container or for all, is stuck or fails until the fault is healed. The runtime and its shims
+// are not changed, and do what they do on any node whose kernel or disk is stuck.
 type RuncFault struct{ path, kind string }
 
-// HangRunc has a command of runc, such as update, kill or delete, hang before it does anything; for
+// BlockRunc has a command of runc, such as update, kill or delete, hang before it does anything; for
 // a container or sandbox, or for all if id is empty.
-func (d *Daemon) HangRunc(command, id string) (*RuncFault, error) {
+func (d *Daemon) BlockRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".hang")
 }
 
-// FailRunc has a command of runc fail, as HangRunc has it hang.
+// FailRunc has a command of runc fail, as BlockRunc has it hang.
 func (d *Daemon) FailRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".fail")
 }
@@ -81,7 +81,7 @@ func (f *RuncFault) Met() bool {
 	return err == nil
 }
 
-// Heal ends the fault. What hangs in it goes on. Healing twice is harmless.
+// Heal ends the fault. What is stuck in it goes on. Healing twice is harmless.
 func (f *RuncFault) Heal() error {
 	if err := os.Remove(f.path + f.kind); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("healing runc: %w", err)

@@ -97,7 +97,7 @@ func sweep(dir string) error {
 	for _, owned := range []func(pid int) bool{
 		func(pid int) bool { return runs(pid, dir, "containerd", "crio") },
 		inOurs,
-		// A runc that hangs is a script.
+		// A runc that is stuck is a script.
 		func(pid int) bool { return runs(pid, dir, "containerd-shim-runc-v2", "conmon", "sh") },
 	} {
 		if err := killAll(owned); err != nil {

@@ -65,7 +65,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 		t.Run("NewTimer/"+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rt := plegtest.NewRuntime()
-				defer rt.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+				defer rt.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
 				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // when the first list has begun

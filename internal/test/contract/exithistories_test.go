@@ -216,7 +216,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		case 13:
 			if r.IntN(3) == 0 {
 				m := []plegtest.Method{plegtest.GetPods, plegtest.GetPod, plegtest.GetPodStatus}[r.IntN(3)]
-				heals = append(heals, rt.HangIgnoringCancel(m, ""))
+				heals = append(heals, rt.BlockIgnoringCancel(m, ""))
 				say("hang %s", m)
 			}
 		case 14:

@@ -58,8 +58,8 @@ func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 
 // wedged makes every list hang, also one of a single pod.
 func (n *node) wedged() (heal func()) {
-	all := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Hang: true, IgnoreCancel: true})
-	one := n.Inject(plegtest.Fault{Method: plegtest.GetPod, Hang: true, IgnoreCancel: true})
+	all := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Block: true, IgnoreCancel: true})
+	one := n.Inject(plegtest.Fault{Method: plegtest.GetPod, Block: true, IgnoreCancel: true})
 	return func() { all(); one() }
 }
 

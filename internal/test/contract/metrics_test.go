@@ -68,7 +68,7 @@ func TestRelistInProgressIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithRuntimeRequestTimeout(time.Hour))
 		n.SetPods(pods(1)...)
-		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		heal := n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.start()
 		time.Sleep(200 * time.Second)
 		wantMetric(t, reg, "pleg_relist_in_progress_seconds", 200)
@@ -99,13 +99,13 @@ func TestInspectionMetrics(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(pods(5)...)
 		wantMetric(t, reg, "pleg_healthy", 0)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.Fail(plegtest.GetPodStatus, "pod-00002", errors.New("broken"))
 		n.start()
 		time.Sleep(8500 * time.Millisecond)
 		wantMetric(t, reg, "pleg_healthy", 1)
 		wantMetric(t, reg, "pleg_inspections_in_flight", 1)
-		wantMetric(t, reg, "pleg_inspections_hung", 1)
+		wantMetric(t, reg, "pleg_inspections_stuck", 1)
 		wantMetric(t, reg, "pleg_inspections_failing", 1)
 		wantMetric(t, reg, "pleg_inspection_retries_total", 3) // after 1, 3 and 7 s
 		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 8 || got > 9 {
@@ -117,7 +117,7 @@ func TestInspectionMetrics(t *testing.T) {
 		wantMetric(t, reg, "pleg_event_stream_connected", 1)
 		heal()
 		synctest.Wait()
-		wantMetric(t, reg, "pleg_inspections_hung", 0)
+		wantMetric(t, reg, "pleg_inspections_stuck", 0)
 		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1) // the reader's; full lists took the retries over
 	})
 }

@@ -91,7 +91,7 @@ type model struct {
 
 	truth    map[types.UID][]moment
 	healings map[string]func() // of the faults in force
-	hanging  map[types.UID]bool
+	stuck    map[types.UID]bool
 	lists    bool // lists work
 	started  bool
 
@@ -127,7 +127,7 @@ func runHistory(t *testing.T, history []step) []string {
 	n, reg := newNodeWithMetrics(t)
 	m := &model{
 		node: n, reg: reg, ctx: t.Context(), lists: true,
-		truth: make(map[types.UID][]moment), healings: make(map[string]func()), hanging: make(map[types.UID]bool),
+		truth: make(map[types.UID][]moment), healings: make(map[string]func()), stuck: make(map[types.UID]bool),
 		published: make(map[string]pleg.PodLifeCycleEventType),
 		exits:     make(map[string]int), seenExited: make(map[string]bool),
 	}
@@ -299,21 +299,21 @@ func (m *model) fault(s step, uid types.UID) {
 	switch s.what {
 	case "fail inspection":
 		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Err: broken})
-		m.hanging[uid] = true
+		m.stuck[uid] = true
 	case "hang inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true})
-		m.hanging[uid] = true
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Block: true})
+		m.stuck[uid] = true
 	case "uncancellable inspection":
-		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Hang: true, IgnoreCancel: true})
-		m.hanging[uid] = true
+		inject(inspection, plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: uid, Block: true, IgnoreCancel: true})
+		m.stuck[uid] = true
 	case "slow inspection":
 		inject(inspection, plegtest.Fault{
 			Method: plegtest.GetPodStatus, PodUID: uid, Delay: 3 * slow, IgnoreCancel: false, Stale: s.n%2 == 0,
 		})
-		m.hanging[uid] = true
+		m.stuck[uid] = true
 	case "heal inspection":
 		m.heal(inspection)
-		delete(m.hanging, uid)
+		delete(m.stuck, uid)
 	case "fail list":
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Err: broken})
 		m.lists = false
@@ -327,14 +327,14 @@ func (m *model) fault(s step, uid types.UID) {
 		inject(list, plegtest.Fault{Method: plegtest.GetPods, Delay: slow, Stale: true})
 		m.lists = false
 	case "uncancellable list":
-		inject(list, plegtest.Fault{Method: plegtest.GetPods, Hang: true, IgnoreCancel: true})
+		inject(list, plegtest.Fault{Method: plegtest.GetPods, Block: true, IgnoreCancel: true})
 		m.lists = false
 	case "fail pod list":
 		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Err: broken})
 	case "stale pod list":
 		inject(podList, plegtest.Fault{Method: plegtest.GetPod, Delay: slow, Stale: true})
 	case "uncancellable pod list":
-		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Hang: true, IgnoreCancel: true})
+		inject(podList, plegtest.Fault{Method: plegtest.GetPod, PodUID: uid, Block: true, IgnoreCancel: true})
 	case "heal lists":
 		m.heal(list)
 		m.heal(podList)
@@ -447,7 +447,7 @@ func (m *model) settle() {
 	synctest.Wait()
 	for i := range 5 {
 		uid := modelPod(i)
-		if m.hanging[uid] {
+		if m.stuck[uid] {
 			continue
 		}
 		status, err := m.cache.Get(uid)

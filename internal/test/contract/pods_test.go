@@ -111,7 +111,7 @@ func TestPodsAsListed(t *testing.T) {
 		}
 		want(t, "before Start", names())
 		n.SetPods(bare("b", plegtest.Running("b1")), bare("c"), bare("a", plegtest.Running("a1")))
-		defer n.Hang(plegtest.GetPodStatus, "b")()
+		defer n.Block(plegtest.GetPodStatus, "b")()
 		n.start()
 		want(t, "by UID, not inspected yet or without containers", names(), "a", "b", "c")
 		if pod := n.g.Pods().FindPodByID("b"); pod == nil || pod.Containers[0].ID.ID != "b1" {

@@ -49,7 +49,7 @@ func TestReportAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.start()
 		time.Sleep(2500 * time.Millisecond)
 		b, err := json.Marshal(n.g.HealthReport())
@@ -60,7 +60,7 @@ func TestReportAsJSON(t *testing.T) {
 			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
 			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
 			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
-			`"hangingSince":"2000-01-01T00:00:00Z"}],`+
+			`"stuckSince":"2000-01-01T00:00:00Z"}],`+
 			`"stream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
 			`"exitStream":{"state":"connected","since":"2000-01-01T00:00:00Z"},`+
 			`"blockedReaders":0,"subscribers":0,"backlog":0}`)

@@ -10,13 +10,13 @@ import (
 )
 
 // Rule 2: the events of other pods do not wait for a pod that is stuck.
-func TestRule2HungPodDelaysNobody(t *testing.T) {
+func TestRule2StuckPodDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
 		n.start()
 		events := n.g.Watch()
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(1500 * time.Millisecond)
@@ -48,14 +48,14 @@ func TestRule2EventsOfAPodWaitForNoOther(t *testing.T) {
 
 // Rules 2 and 27: Relist returns when the events of all pods that do not hang are delivered. A pod that
 // became slow while a later relist waited for it is delivered when its inspection completes.
-func TestRule2HungPodIsDeliveredAfterItsRelist(t *testing.T) {
+func TestRule2StuckPodIsDeliveredAfterItsRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.relist()
 		events := n.g.Watch()
 		read(events)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		go n.relist()
 		time.Sleep(970 * time.Millisecond)

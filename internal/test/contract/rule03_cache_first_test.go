@@ -120,7 +120,7 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		heal := rt.Hang(plegtest.GetPodStatus, "a") // the inspection after this one
+		heal := rt.Block(plegtest.GetPodStatus, "a") // the inspection after this one
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		minTime := clk.Now()

@@ -139,7 +139,7 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 			[]string{"=b Started b1", "=b Started b2", "b Died b1", "b Started b3"},
 		},
 		"it hangs": {
-			plegtest.Fault{PodUID: "b", Hang: true}, []pleg.Option{pleg.WithRuntimeRequestTimeout(5 * time.Second)},
+			plegtest.Fault{PodUID: "b", Block: true}, []pleg.Option{pleg.WithRuntimeRequestTimeout(5 * time.Second)},
 			[]string{"=b Started b1", "=b Started b2", "b Died b1", "b Started b3"},
 		},
 		"it waits for another pod's": {

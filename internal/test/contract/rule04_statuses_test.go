@@ -442,7 +442,7 @@ func TestRule4StatusSeenBySupersededInspection(t *testing.T) {
 		n.SetPods(bare("a"))
 		events := n.g.Watch()
 		n.start()
-		once := plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "a", Times: 1, Hang: true}
+		once := plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "a", Times: 1, Block: true}
 		first := n.Inject(once)
 		n.g.RequestReinspect("a")
 		synctest.Wait()

@@ -270,13 +270,13 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 	}
 }
 
-// Rule 7 through the generator: one hung pod holds back its own readers only.
-func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
+// Rule 7 through the generator: one stuck pod holds back its own readers only.
+func TestRule7StuckPodHoldsBackItsOwnReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
 		n.start()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
 		time.Sleep(10 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -292,7 +292,7 @@ func TestRule7HungPodHoldsBackItsOwnReaders(t *testing.T) {
 			t.Errorf("a reader of an unknown pod waits for %v: %v", time.Since(soon), err)
 		}
 		if _, _, err := n.cache.LookupNewerThan(ctx, "pod-00001", minTime); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the hung pod looks fresh: %v", err)
+			t.Errorf("the stuck pod looks fresh: %v", err)
 		}
 		heal()
 		s, err := n.cache.GetNewerThan("pod-00001", minTime)
@@ -349,11 +349,11 @@ func TestRule7ListsAtOneInstant(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
 		time.Sleep(999 * time.Millisecond)
-		heal1 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Hang: true})
+		heal1 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Stale: true, Block: true})
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a")
-		synctest.Wait() // list 1 shows a2; its inspection hangs
-		heal2 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true})
+		synctest.Wait() // list 1 shows a2; its inspection is stuck
+		heal2 := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Block: true})
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a")
 		synctest.Wait() // list 2, at the same instant, shows a3

@@ -73,9 +73,9 @@ func TestRule8RetriesWithBackoff(t *testing.T) {
 	})
 }
 
-// Rules 8 and 12: a pod whose inspections hung until their deadlines is inspected again within
+// Rules 8 and 12: a pod whose inspections stuck until their deadlines is inspected again within
 // ten seconds of the runtime's recovery.
-func TestRule8HungPodIsInspectedAgainSoon(t *testing.T) {
+func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
 	const look = 100 * time.Millisecond // between two looks
 	const within = 10 * time.Second
 	for _, count := range []int{1, 2} {
@@ -83,7 +83,7 @@ func TestRule8HungPodIsInspectedAgainSoon(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.SetPods(pods(count)...)
-				heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+				heal := n.Block(plegtest.GetPodStatus, "pod-00000")
 				n.start()
 				time.Sleep(30 * time.Minute)
 				for n.InFlight(plegtest.GetPodStatus) == 0 {
@@ -189,7 +189,7 @@ func TestRule8And12LongPeriod(t *testing.T) {
 		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
 		rt.SetPods(pods(1)...)
 		g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Hour, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		defer rt.Hang(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer rt.Block(plegtest.GetPodStatus, plegtest.AnyPod)()
 		g.Start(t.Context())
 		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
 		if _, err := cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
@@ -256,7 +256,7 @@ func TestRule8SuccessBeginsAnew(t *testing.T) {
 		n.g.RequestReinspect("a")
 		time.Sleep(1500 * time.Millisecond)
 		got := n.g.HealthReport().FailingPods
-		if len(got) != 1 || !got[0].HangingSince.Equal(began.Add(1100*time.Millisecond)) || got[0].Failures != 0 {
+		if len(got) != 1 || !got[0].StuckSince.Equal(began.Add(1100*time.Millisecond)) || got[0].Failures != 0 {
 			t.Errorf("reported: %+v", got)
 		}
 		n.g.RequestReinspect("a")

@@ -46,7 +46,7 @@ func TestRule9GonePod(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		read(events)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "b")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "b")
 		n.ExitContainer("b", "b1", 0, "Completed")
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -74,7 +74,7 @@ func TestGonePodIsNotInspectedAgain(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.start()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a1", 1, "")
 		time.Sleep(2500 * time.Millisecond)
 		if got := n.g.HealthReport().FailingPods; len(got) != 1 {
@@ -106,8 +106,8 @@ func TestInspectionOfGonePodIsNotReported(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(2)...)
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
-		defer n.Hang(plegtest.GetPodStatus, "pod-00001")()
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
+		defer n.Block(plegtest.GetPodStatus, "pod-00001")()
 		n.start()
 		n.SetPods()
 		n.g.RequestRelist("pod-00000")
@@ -132,7 +132,7 @@ func TestPodComesBackWhileItsInspectionHangs(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -153,7 +153,7 @@ func TestPodComesBackAndIsDeliveredAtTheDeadline(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
 		n.SetPods()
@@ -200,7 +200,7 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		began := time.Now()
 		time.Sleep(1500 * time.Millisecond)
@@ -208,17 +208,17 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 		time.Sleep(time.Second)
 		n.SetPods(bare("a", plegtest.Running("a2")))
 		time.Sleep(time.Second)
-		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].HangingSince.Equal(began) {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].StuckSince.Equal(began) {
 			t.Errorf("reported: %v", got)
 		}
 		time.Sleep(pleg.DefaultRuntimeRequestTimeout)
 		if e := <-events; line(e) != "a Started a2" || !e.ListedAt.Equal(began.Add(3*time.Second)) {
 			t.Errorf("%s, listed at %v", line(e), e.ListedAt.Sub(began))
 		}
-		healAgain := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		healAgain := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		heal()
 		time.Sleep(70 * time.Second) // longer than any back-off
-		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].HangingSince.Equal(began) {
+		if got := n.g.HealthReport().FailingPods; len(got) != 1 || !got[0].StuckSince.Equal(began) {
 			t.Errorf("reported: %v", got)
 		}
 		healAgain()

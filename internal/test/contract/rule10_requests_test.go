@@ -172,7 +172,7 @@ func TestRequestDuringList(t *testing.T) {
 func TestManyRequestsBesideAList(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) func(){
 		"that hangs": func(n *node) func() {
-			heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+			heal := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 			time.Sleep(time.Second)
 			return heal
 		},
@@ -218,7 +218,7 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		n.Fail(plegtest.GetPod, "pod-00000", errors.New("broken"))
 		for i := range 10 {
-			defer n.HangIgnoringCancel(plegtest.GetPod, types.UID(fmt.Sprintf("pod-%05d", i+1)))()
+			defer n.BlockIgnoringCancel(plegtest.GetPod, types.UID(fmt.Sprintf("pod-%05d", i+1)))()
 		}
 		before := time.Now()
 		for i := range 11 {
@@ -244,7 +244,7 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 
 // A single-pod relist that is stuck releases its slot after a period, not at the next
 // full relist. Full relists fail here: one that succeeds would answer the request.
-func TestHungPodListReleasesItsSlot(t *testing.T) {
+func TestStuckPodListReleasesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(10)...)
@@ -253,7 +253,7 @@ func TestHungPodListReleasesItsSlot(t *testing.T) {
 		n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("broken"))
 		for i := range 8 {
 			uid := types.UID(fmt.Sprintf("pod-%05d", i))
-			defer n.HangIgnoringCancel(plegtest.GetPod, uid)()
+			defer n.BlockIgnoringCancel(plegtest.GetPod, uid)()
 			n.g.RequestRelist(uid)
 			synctest.Wait()
 		}
@@ -274,7 +274,7 @@ func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(30)...)
 		n.start()
-		heal := n.Hang(plegtest.GetPod, plegtest.AnyPod)
+		heal := n.Block(plegtest.GetPod, plegtest.AnyPod)
 		for i := range 6 {
 			n.g.RequestRelist(types.UID(fmt.Sprintf("pod-%05d", i)))
 			synctest.Wait()
@@ -296,7 +296,7 @@ func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
 			t.Errorf("%d single-pod relists at once", got)
 		}
-		defer n.Hang(plegtest.GetPod, plegtest.AnyPod)()
+		defer n.Block(plegtest.GetPod, plegtest.AnyPod)()
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
 		if got := n.InFlight(plegtest.GetPod); got != 0 {

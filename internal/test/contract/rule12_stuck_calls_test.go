@@ -17,20 +17,20 @@ import (
 // Rule 12: of 50 changed pods some hang for ever and ignore cancellation. The events of
 // the others are delivered and their statuses readable within one period, the node
 // stays healthy, and the report names those that hang.
-func TestRule12HungPodsDelayNobody(t *testing.T) {
-	for _, hung := range []int{1, 3, 20} {
-		t.Run(fmt.Sprint(hung), func(t *testing.T) {
+func TestRule12StuckPodsDelayNobody(t *testing.T) {
+	for _, stuck := range []int{1, 3, 20} {
+		t.Run(fmt.Sprint(stuck), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(50)...)
 				events := n.g.Watch()
 				n.start()
 				read(events)
-				for i := range hung {
-					defer n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i*2)))()
+				for i := range stuck {
+					defer n.BlockIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i*2)))()
 				}
 				// Those that hang hold the worker slots for a period, eight at a time.
-				allowed := pleg.DefaultRelistPeriod * time.Duration(1+hung/pleg.DefaultInspectionWorkers)
+				allowed := pleg.DefaultRelistPeriod * time.Duration(1+stuck/pleg.DefaultInspectionWorkers)
 				for i := range 50 {
 					uid := types.UID(fmt.Sprintf("pod-%05d", i))
 					n.ExitContainer(uid, string(uid)+"-a", 7, "Error")
@@ -40,7 +40,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 				readers := make(chan time.Time, 50)
 				for i := range 50 {
 					uid := types.UID(fmt.Sprintf("pod-%05d", i))
-					if i%2 == 0 && i/2 < hung {
+					if i%2 == 0 && i/2 < stuck {
 						continue
 					}
 					go func() {
@@ -51,7 +51,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 						readers <- time.Now()
 					}()
 				}
-				for range 50 - hung {
+				for range 50 - stuck {
 					if got := <-readers; got.After(listed.Add(allowed)) {
 						t.Errorf("a reader waited until %v after the list", got.Sub(listed))
 					}
@@ -59,7 +59,7 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 				// Subscribers receive them in the same time and the flush timeout.
 				time.Sleep(pleg.DefaultRelistPeriod / 20)
 				synctest.Wait()
-				if got := len(read(events)); got != 50-hung {
+				if got := len(read(events)); got != 50-stuck {
 					t.Errorf("%d pods delivered", got)
 				}
 				for range 60 {
@@ -69,18 +69,18 @@ func TestRule12HungPodsDelayNobody(t *testing.T) {
 					}
 				}
 				report := n.g.HealthReport()
-				if got := report.FailingPods; len(got) != hung || got[0].PodUID != "pod-00000" || got[0].HangingSince.IsZero() {
+				if got := report.FailingPods; len(got) != stuck || got[0].PodUID != "pod-00000" || got[0].StuckSince.IsZero() {
 					t.Errorf("the report has %v", got)
 				}
 				// After the deadline, the events of a stuck pod are delivered, and the cache has the error.
-				if got := len(read(events)); got != hung {
-					t.Errorf("%d of the hung pods delivered", got)
+				if got := len(read(events)); got != stuck {
+					t.Errorf("%d of the stuck pods delivered", got)
 				}
 				if _, err := n.cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("the error is %v", err)
 				}
-				if got := n.InFlight(plegtest.GetPodStatus); got != hung {
-					t.Errorf("%d calls in flight for %d pods", got, hung)
+				if got := n.InFlight(plegtest.GetPodStatus); got != stuck {
+					t.Errorf("%d calls in flight for %d pods", got, stuck)
 				}
 			})
 		})
@@ -94,7 +94,7 @@ func TestRule12SlowAfterOnePeriod(t *testing.T) {
 		n.SetPods(pods(1)...)
 		n.start()
 		time.Sleep(500 * time.Millisecond)
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 		n.g.RequestReinspect("pod-00000")
 		time.Sleep(999 * time.Millisecond)
 		before := len(n.g.HealthReport().FailingPods)
@@ -111,7 +111,7 @@ func TestRule12Deadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRuntimeRequestTimeout(10*time.Second))
 		n.SetPods(pods(2)...)
-		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+		heal := n.Block(plegtest.GetPodStatus, "pod-00000")
 		n.start()
 		time.Sleep(10*time.Second + time.Millisecond)
 		if _, err := n.cache.Get("pod-00000"); !errors.Is(err, context.DeadlineExceeded) {
@@ -193,7 +193,7 @@ func TestRule12ChangesPastTheDeadlineAreDelivered(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(3 * time.Minute)
 		want(t, "past the deadline", read(events), "a Started a1")
@@ -218,7 +218,7 @@ func TestRule12ChangeBeforeTheDeadlineIsDelivered(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		read(events)
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		time.Sleep(10 * time.Second) // the inspection for a2 is slow
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
@@ -248,7 +248,7 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 		n.start()
 		read(events)
 		time.Sleep(500 * time.Millisecond)
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.g.RequestReinspect("a")
 		time.Sleep(10 * time.Second)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
@@ -262,13 +262,13 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 
 // Rules 12 and 16: while the full list is stuck, a change that the event stream announces is
 // delivered all the same.
-func TestRule12HungFullListDelaysNoHint(t *testing.T) {
+func TestRule12StuckFullListDelaysNoHint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.EmitOnChange(true)
 		n.SetPods(pods(3)...)
 		n.start()
-		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(30 * time.Second)
 		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(100))
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
@@ -322,7 +322,7 @@ func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(200)...)
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.start()
 		time.Sleep(100 * time.Second)
 		if got := n.MaxInFlight(plegtest.GetPodStatus); got != 64+pleg.DefaultInspectionWorkers {
@@ -356,7 +356,7 @@ func TestRule12WorkerSlotIsReleasedOnce(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(2))
 		n.SetPods(pods(10)...)
 		n.start()
-		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		heal := n.Block(plegtest.GetPodStatus, plegtest.AnyPod)
 		for i := range 3 {
 			n.g.RequestReinspect(types.UID(fmt.Sprintf("pod-%05d", i)))
 		}

@@ -26,7 +26,7 @@ func TestRule13aYetToBeSuccessful(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		unhealthy(t, n.g, "pleg has yet to be successful: ", "the last list failed 500ms ago: connection refused")
 		heal()
-		hang := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		hang := n.Block(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(5 * time.Second)
 		unhealthy(t, n.g, "pleg has yet to be successful: ", "GetPods has been running for 4.5s")
 		hang()
@@ -39,7 +39,7 @@ func TestThresholdOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRelistThreshold(10*time.Second))
 		n.start()
-		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(11 * time.Second)
 		unhealthy(t, n.g, "pleg was last seen active 11s ago; threshold is 10s: ")
 	})
@@ -54,7 +54,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(5)...)
 				n.start()
-				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true, IgnoreCancel: ignoresCancel})
+				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Block: true, IgnoreCancel: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
 				// One pod is stuck; the canaries become stuck too.
 				time.Sleep(3 * time.Minute)
@@ -79,7 +79,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 				n := newNodeOf(t, polling)
 				n.SetPods(pods(1 + others)...)
 				heal := n.Inject(plegtest.Fault{
-					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Hang: true, IgnoreCancel: ignoresCancel,
+					Method: plegtest.GetPodStatus, PodUID: "pod-00000", Block: true, IgnoreCancel: ignoresCancel,
 				})
 				n.start()
 				for range 600 {
@@ -105,10 +105,10 @@ func TestRule13HasNoSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
-		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		healStatus := n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.start()
 		time.Sleep(1500 * time.Millisecond)
-		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		healList := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(10 * time.Minute)
 		_, first := n.g.Healthy()
 		report := n.g.HealthReport()
@@ -143,7 +143,7 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 		n.start()
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		n.ExitContainer("pod-00002", "pod-00002-a", 1, "")
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		time.Sleep(5 * time.Minute)
 		unhealthy(t, n.g, "pleg cannot inspect any pod",
 			"ContainerStatus of container app (3f2a) of pod default/pod-00001 (pod-00001)")
@@ -152,7 +152,7 @@ func TestReportNamesTheRuntimesCall(t *testing.T) {
 			len(r.CallsInFlight) != 2 || r.Pods != 4 || r.LastRelist.IsZero() {
 			t.Errorf("the report is %+v", r)
 		}
-		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(5 * time.Minute)
 		unhealthy(t, n.g, "pleg was last seen active", "ListContainers has been running for 10m0s")
 		heal()
@@ -180,7 +180,7 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 		healthy(t, n.g)
 		heal()
 		time.Sleep(time.Hour)
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		time.Sleep(2 * time.Minute)
@@ -191,7 +191,7 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 }
 
 // The report names the oldest of several calls for a pod, and the error from
-// before it hung.
+// before it stuck.
 func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -204,10 +204,10 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 		n.SetPods(pods(2)...)
 		heal := n.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
 		n.start()
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
 		heal()
 		time.Sleep(2500 * time.Millisecond)
-		if got := n.g.HealthReport().FailingPods; len(got) != 2 || got[0].Error != "broken" || got[0].HangingSince.IsZero() {
+		if got := n.g.HealthReport().FailingPods; len(got) != 2 || got[0].Error != "broken" || got[0].StuckSince.IsZero() {
 			t.Errorf("reported: %+v", got)
 		}
 		time.Sleep(5 * time.Minute)
@@ -225,7 +225,7 @@ func TestReasonIsFitToRead(t *testing.T) {
 			return reporting{rt.Plain(), []pleg.RuntimeCall{{Method: "ListContainers", PodUID: "pod-00000", Since: time.Now()}}}
 		})
 		n.SetPods(pods(2)...)
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
 		n.start()
 		time.Sleep(4*time.Minute + 123456789*time.Nanosecond)
 		_, err := n.g.Healthy()
@@ -251,7 +251,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(4)...)
-			heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+			heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 			n.start()
 			canaries(n, "pod-00000", time.Hour)
 			for _, uid := range []types.UID{"pod-00000", "pod-00002", "pod-00003"} {
@@ -266,11 +266,11 @@ func TestRule13Canaries(t *testing.T) {
 			}
 		})
 	})
-	t.Run("not when the pod that hung is gone", func(t *testing.T) {
+	t.Run("not when the pod that stuck is gone", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(2)...)
-			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
+			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 			n.start()
 			time.Sleep(10 * time.Minute)
 			n.RemovePod("pod-00000")
@@ -280,7 +280,7 @@ func TestRule13Canaries(t *testing.T) {
 			}
 		})
 	})
-	t.Run("not when the pod that hung fails", func(t *testing.T) {
+	t.Run("not when the pod that stuck fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling)
 			n.SetPods(pods(2)...)
@@ -297,7 +297,7 @@ func TestRule13Canaries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNodeOf(t, polling, pleg.WithRelistThreshold(3*time.Second))
 			n.SetPods(pods(2)...)
-			defer n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
+			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")()
 			n.start()
 			if got := canaries(n, "pod-00001", time.Minute); got < 50 || got > 60 {
 				t.Errorf("%d canaries in a minute", got)
@@ -316,7 +316,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 			n.start()
 			for i := range 19 {
 				uid := types.UID(fmt.Sprintf("pod-%05d", i))
-				defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
+				defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 				n.ExitContainer(uid, string(uid)+"-a", 1, "")
 			}
 			for range 360 {
@@ -332,7 +332,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 			n.start()
 			for i := range 30 {
 				uid := types.UID(fmt.Sprintf("pod-%05d", i))
-				defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
+				defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 				n.ExitContainer(uid, string(uid)+"-a", 1, "")
 				time.Sleep(20 * time.Second)
 				healthy(t, n.g)
@@ -341,7 +341,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 	})
 }
 
-// Rule 13: an inspection that Stop has cancelled has not hung until Start.
+// Rule 13: an inspection that Stop has cancelled has not stuck until Start.
 func TestRule13StopEndsAHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -353,7 +353,7 @@ func TestRule13StopEndsAHang(t *testing.T) {
 		n.g.RequestReinspect("pod-00001")
 		time.Sleep(1100 * time.Millisecond)
 		if got := len(n.g.HealthReport().FailingPods); got != 2 {
-			t.Errorf("%d pods are reported as hanging", got)
+			t.Errorf("%d pods are reported as stuck", got)
 		}
 		n.g.Stop()
 		time.Sleep(time.Hour)
@@ -369,7 +369,7 @@ func TestRule13StopEndsAHang(t *testing.T) {
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
-		defer n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		n.start()
 		time.Sleep(2*time.Minute + 30*time.Second)
 		n.g.RequestRelist("a")

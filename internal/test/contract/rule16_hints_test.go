@@ -80,8 +80,8 @@ func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })
 		n.SetPods(pods(10)...)
-		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
-		healPod := n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
+		healList := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		healPod := n.BlockIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
 		n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
 		before := time.Now()
 		n.start()
@@ -121,8 +121,8 @@ func TestRule16HintsWhileListsHang(t *testing.T) {
 		n.start()
 		read(events)
 		time.Sleep(2500 * time.Millisecond)
-		heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
-		defer n.HangIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)()
+		heal := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		defer n.BlockIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)()
 		time.Sleep(time.Second)
 		before := heapInUse()
 		for i := range 100_000 {

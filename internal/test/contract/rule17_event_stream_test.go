@@ -179,7 +179,7 @@ func TestRule17Deadline(t *testing.T) {
 		fault plegtest.Fault
 		calls int
 	}{
-		"the first call is lost": {plegtest.Fault{Hang: true, Times: 1}, 2},
+		"the first call is lost": {plegtest.Fault{Block: true, Times: 1}, 2},
 		"it is slow":             {plegtest.Fault{Delay: 9 * time.Second}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestRule17Deadline(t *testing.T) {
 func TestRule17DeadlineIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
-		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		heal := n.BlockIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
 		n.start()
 		time.Sleep(10500 * time.Millisecond)
 		got := n.g.HealthReport().Stream

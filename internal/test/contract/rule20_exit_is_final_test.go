@@ -166,7 +166,7 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 		n := newNodeOf(t, listing)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
-		defer n.HangIgnoringCancel(plegtest.GetPods, "")()
+		defer n.BlockIgnoringCancel(plegtest.GetPods, "")()
 		time.Sleep(1500 * time.Millisecond)
 		n.EmitExit(exitOf("a2", 1)) // created and exited since the last list
 		time.Sleep(100 * time.Millisecond)

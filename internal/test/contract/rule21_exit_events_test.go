@@ -156,7 +156,7 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 
 // Rule 21: an exit event reports a container that is new in its pod, and the inspection of the pod is stuck. The
 // death is delivered once the inspection is slow, long before its deadline.
-func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
+func TestRule21ExitOfANewContainerInAStuckPod(t *testing.T) {
 	for name, after := range map[string]time.Duration{
 		"slow": 1500 * time.Millisecond, "not yet slow": 100 * time.Millisecond,
 	} {
@@ -164,7 +164,7 @@ func TestRule21ExitOfANewContainerInAHungPod(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, events := watch(t, bare("a", plegtest.Running("a1")))
 				time.Sleep(300 * time.Millisecond)
-				defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
+				defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")()
 				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 				n.g.RequestRelist("a")
 				time.Sleep(after)
@@ -583,7 +583,7 @@ func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
 		time.Sleep(1500 * time.Millisecond)
-		n.Hang(plegtest.GetPod, "a")
+		n.Block(plegtest.GetPod, "a")
 		n.EmitExit(exitOf("a2", 3))
 		status := unknownEnd(bare("a", plegtest.Exited("a2")), time.Now().Add(-time.Second))
 		status.ContainerStatuses = append(status.ContainerStatuses, statusOf(n.Pod("a")).ContainerStatuses...)

@@ -70,7 +70,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 		synctest.Wait()
 		for i := range 80 { // 64 slow ones give their worker back, 8 more keep it
 			uid := types.UID(fmt.Sprintf("p%02d", i))
-			defer n.HangIgnoringCancel(plegtest.GetPodStatus, uid)()
+			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
 		}
 		time.Sleep(15 * time.Second)
@@ -118,7 +118,7 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 func TestRule22DeathWhoseInspectionFails(t *testing.T) {
 	for name, fault := range map[string]plegtest.Fault{
 		"fails":     {Method: plegtest.GetPodStatus, Err: errors.New("connection refused")},
-		"times out": {Method: plegtest.GetPodStatus, Hang: true},
+		"times out": {Method: plegtest.GetPodStatus, Block: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

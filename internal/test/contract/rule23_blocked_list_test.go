@@ -24,7 +24,7 @@ func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLife
 	n.start()
 	read(watch)
 	lists := n.wedged()
-	wedged := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+	wedged := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00")
 	n.ResetCalls()
 	return n, watch, func() { lists(); wedged() }
 }
@@ -32,14 +32,14 @@ func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLife
 // Rule 23: while a full list is stuck, the known pods are inspected in turn, and each death is delivered within
 // three periods. The report and Healthy name the pod with the stuck inspection. When the runtime answers
 // again, lists go on as usual.
-func TestRule23HungListBesideWedgedPod(t *testing.T) {
+func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 20
 		n, events, heal := newWedgedNode(t, pods)
 		time.Sleep(5 * time.Second)
-		hung := n.g.HealthReport().HungRelist
-		if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].PodUID != "pod-00" || hung.Answered != pods-1 {
-			t.Errorf("after 5 s the report has %+v", hung)
+		stuck := n.g.HealthReport().StuckRelist
+		if stuck == nil || len(stuck.Suspects) != 1 || stuck.Suspects[0].PodUID != "pod-00" || stuck.Answered != pods-1 {
+			t.Errorf("after 5 s the report has %+v", stuck)
 		}
 		for i := 1; i < pods; i++ {
 			uid := types.UID(fmt.Sprintf("pod-%02d", i))
@@ -65,7 +65,7 @@ func TestRule23HungListBesideWedgedPod(t *testing.T) {
 		heal()
 		time.Sleep(2 * time.Second)
 		r := n.g.HealthReport()
-		if !r.Healthy || r.HungRelist != nil {
+		if !r.Healthy || r.StuckRelist != nil {
 			t.Errorf("the report is %+v", r)
 		}
 		n.ExitContainer("pod-00", "pod-00-1", 1, "Error")
@@ -77,7 +77,7 @@ func TestRule23HungListBesideWedgedPod(t *testing.T) {
 
 // Rule 23: each pod is inspected at most every other period while a list is stuck, by half of the
 // workers, and a runtime that answers nothing is not asked about every pod.
-func TestRule23InspectionsBesideHungList(t *testing.T) {
+func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 100
 		n, _, heal := newWedgedNode(t, pods)
@@ -98,7 +98,7 @@ func TestRule23InspectionsBesideHungList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, heal := newWedgedNode(t, 100)
 		defer heal()
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "")()
 		time.Sleep(time.Minute)
 		if got := n.InFlight(plegtest.GetPodStatus); got > 40 {
 			t.Errorf("%d inspections hang", got)
@@ -116,7 +116,7 @@ func TestRule23OneWorker(t *testing.T) {
 		read(events)
 		defer n.Heal()
 		n.wedged()
-		n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+		n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00")
 		time.Sleep(10 * time.Second)
 		n.ExitContainer("pod-05", "pod-05-1", 1, "Error")
 		time.Sleep(10 * time.Minute)
@@ -161,7 +161,7 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 		read(events)
 		for i := range pods {
 			if i%5 != 0 {
-				n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%03d", i)))
+				n.BlockIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%03d", i)))
 			}
 		}
 		heal := n.wedged()
@@ -189,7 +189,7 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 				defer n.Heal()
 				n.wedged()
 				for i := range workers {
-					n.HangIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%02d", i)))
+					n.BlockIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%02d", i)))
 				}
 				time.Sleep(10 * time.Second)
 				n.ExitContainer("pod-25", "pod-25-1", 1, "Error")
@@ -206,7 +206,7 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 	}
 }
 
-// Rule 23: as many wedged pods as workers, from before the list hung, do not keep the others from being
+// Rule 23: as many wedged pods as workers, from before the list stuck, do not keep the others from being
 // inspected.
 func TestRule23BesideManyWedgedPods(t *testing.T) {
 	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
@@ -220,7 +220,7 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 				defer n.Heal()
 				for i := range wedged {
 					uid := types.UID(fmt.Sprintf("pod-%02d", i))
-					n.HangIgnoringCancel(plegtest.GetPodStatus, uid)
+					n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)
 					n.g.RequestReinspect(uid)
 				}
 				time.Sleep(10 * time.Second)
@@ -249,16 +249,16 @@ func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
 				for _, fault := range []plegtest.Fault{
 					{Method: plegtest.GetPods}, {Method: plegtest.GetPod}, {Method: plegtest.GetPodStatus, PodUID: "pod-00"},
 				} {
-					fault.Hang, fault.IgnoreCancel = true, ignores
+					fault.Block, fault.IgnoreCancel = true, ignores
 					defer n.Inject(fault)()
 				}
 				time.Sleep(5 * time.Second)
 				began := time.Now()
 				for time.Since(began) < 3*pleg.DefaultRuntimeRequestTimeout {
 					time.Sleep(100 * time.Millisecond)
-					hung := n.g.HealthReport().HungRelist
-					if hung == nil || len(hung.Suspects) != 1 || hung.Suspects[0].PodUID != "pod-00" {
-						t.Fatalf("after %v the report has %+v", time.Since(began), hung)
+					stuck := n.g.HealthReport().StuckRelist
+					if stuck == nil || len(stuck.Suspects) != 1 || stuck.Suspects[0].PodUID != "pod-00" {
+						t.Fatalf("after %v the report has %+v", time.Since(began), stuck)
 					}
 				}
 			})

@@ -436,7 +436,7 @@ func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))
 		want("what exists", "initially started a1")
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "a")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")()
 		n.EmitExit(exitOf("a1", 137))
 		time.Sleep(11 * time.Second)
 		want("given up", "died a1 137?", "ended a1 137?")

@@ -24,13 +24,13 @@ func TestHasSynced(t *testing.T) {
 		"all are inspected": {after: 0},
 		"one takes a while": {fault: plegtest.Fault{Delay: 300 * time.Millisecond}, after: 300 * time.Millisecond},
 		"one fails":         {fault: plegtest.Fault{Err: errors.New("broken")}, after: 0, failing: 1},
-		"one hangs":         {fault: plegtest.Fault{Hang: true}, after: time.Second, failing: 1},
+		"one hangs":         {fault: plegtest.Fault{Block: true}, after: time.Second, failing: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.SetPods(pods(3)...)
-				if c.fault.Delay > 0 || c.fault.Hang || c.fault.Err != nil {
+				if c.fault.Delay > 0 || c.fault.Block || c.fault.Err != nil {
 					c.fault.Method, c.fault.PodUID = plegtest.GetPodStatus, "pod-00001"
 					defer n.Inject(c.fault)()
 				}
@@ -47,7 +47,7 @@ func TestHasSynced(t *testing.T) {
 					t.Errorf("failing: %v", got)
 				}
 				n.SetPod(bare("later", plegtest.Running("l1")))
-				defer n.Hang(plegtest.GetPodStatus, "later")()
+				defer n.Block(plegtest.GetPodStatus, "later")()
 				time.Sleep(time.Second)
 				n.g.Stop()
 				if !n.g.HasSynced() {
@@ -81,10 +81,10 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 			true, plegtest.Fault{Method: plegtest.GetPods, Err: errors.New("no such socket")}, "no such socket",
 		},
 		"a list hangs": {
-			true, plegtest.Fault{Method: plegtest.GetPods, Hang: true}, "GetPods has been running for 500ms",
+			true, plegtest.Fault{Method: plegtest.GetPods, Block: true}, "GetPods has been running for 500ms",
 		},
 		"inspections hang": {
-			true, plegtest.Fault{Method: plegtest.GetPodStatus, Hang: true}, "GetPodStatus of pod default/pod-00000",
+			true, plegtest.Fault{Method: plegtest.GetPodStatus, Block: true}, "GetPodStatus of pod default/pod-00000",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestHandleSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
 		n.SetPods(bare("a"), bare("b"))
-		heal := n.Hang(plegtest.GetPodStatus, "b")
+		heal := n.Block(plegtest.GetPodStatus, "b")
 		var lines []string
 		handler := pleg.Handler{
 			OnPodAdded: func(p *pleg.Pod, _ bool) { lines = append(lines, string(p.ID)) },

@@ -56,7 +56,7 @@ func TestLookup(t *testing.T) {
 func TestLookupWithGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		heal := n.Hang(plegtest.GetPodStatus, "pod-00000")
+		heal := n.Block(plegtest.GetPodStatus, "pod-00000")
 		n.start()
 		n.SetPods(pods(1)...)
 		events := n.g.Watch()

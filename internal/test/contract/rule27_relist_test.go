@@ -21,16 +21,16 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		heal := n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		heal := n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		synctest.Wait()
 		heal()
 		n.g.Stop()
-		heal = n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		heal = n.Block(plegtest.GetPods, plegtest.AnyPod)
 		done := make(chan struct{})
 		go func() { defer close(done); n.relist() }()
 		synctest.Wait()
-		heal() // the call in flight goes on hanging
+		heal() // the call in flight goes on stuck
 		n.g.Stop()
 		<-done
 		if got := len(n.cache.GetAll()); got != 1 {
@@ -339,7 +339,7 @@ func TestRelistWaitsForNobodyInVain(t *testing.T) {
 		n.SetPods(pods(3)...)
 		n.start()
 		events := n.g.Watch()
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00000")
 		n.ExitContainer("pod-00000", "pod-00000-a", 1, "")
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(1500 * time.Millisecond)
@@ -349,7 +349,7 @@ func TestRelistWaitsForNobodyInVain(t *testing.T) {
 		heal()
 		read(events)
 
-		heal = n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		heal = n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.ExitContainer("pod-00001", "pod-00001-a", 1, "")
 		done := make(chan struct{})
 		go func() { defer close(done); n.relist() }()
@@ -380,7 +380,7 @@ func TestRelistDoesNotWaitForGonePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		heal := n.HangIgnoringCancel(plegtest.GetPodStatus, "a")
+		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(100 * time.Millisecond)
 		n.SetPods()
@@ -399,7 +399,7 @@ func TestRelistBesideExpiredList(t *testing.T) {
 		n := newNode(t)
 		n.start()
 		time.Sleep(500 * time.Millisecond)
-		heal := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		heal := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(time.Second)
 		if !returns(3*time.Minute, n.relist) {
 			t.Error("the first Relist did not return")
@@ -468,7 +468,7 @@ func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 			t.Errorf("a list that fails: %v", err)
 		}
 		heal()
-		heal = n.Hang(plegtest.GetPods, plegtest.AnyPod)
+		heal = n.Block(plegtest.GetPods, plegtest.AnyPod)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := n.g.Relist(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -496,7 +496,7 @@ func TestRelistWaitsForNoObservedPod(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.ExitContainer("a", "a1", 1, "Error")
 		n.ExitContainer("b", "b1", 1, "Error")
-		n.Hang(plegtest.GetPodStatus, "a")
+		n.Block(plegtest.GetPodStatus, "a")
 		n.Delay(plegtest.GetPodStatus, "b", 700*time.Millisecond)
 		began := time.Now()
 		done := make(chan struct{})

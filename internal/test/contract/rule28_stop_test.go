@@ -97,7 +97,7 @@ func TestStopCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(pods(20)...)
-		heal := n.Hang(plegtest.GetPodStatus, plegtest.AnyPod)
+		heal := n.Block(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		synctest.Wait()
 		began := time.Now()
@@ -147,14 +147,14 @@ func TestStopWaitsForWhatItCancels(t *testing.T) {
 
 // Stop returns although the runtime ignores cancellation, leaves one goroutine behind,
 // and the next Start makes no second call meanwhile.
-func TestStopDuringHungCalls(t *testing.T) {
+func TestStopDuringStuckCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(3)...)
-		healStatus := n.HangIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
+		healStatus := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
 		n.g.Start(t.Context())
 		time.Sleep(2500 * time.Millisecond)
-		healList := n.HangIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+		healList := n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 		time.Sleep(time.Second)
 		began := time.Now()
 		n.g.Stop()
@@ -211,7 +211,7 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 			pleg.WithLogger(slowLogger("Relisting", func() { <-gate })))
 		g.Start(t.Context())
 		synctest.Wait() // in the logger
-		heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
+		heal := rt.Block(plegtest.GetPods, plegtest.AnyPod)
 		go func() {
 			time.Sleep(2 * time.Second)
 			close(gate)
@@ -236,7 +236,7 @@ func TestStopAtTheMomentOfARelist(t *testing.T) {
 			g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
 			g.Start(t.Context())
 			time.Sleep(500 * time.Millisecond)
-			heal := rt.Hang(plegtest.GetPods, plegtest.AnyPod)
+			heal := rt.Block(plegtest.GetPods, plegtest.AnyPod)
 			time.Sleep(500 * time.Millisecond)
 			began := time.Now()
 			g.Stop()
@@ -256,7 +256,7 @@ func TestStopKeepsRequests(t *testing.T) {
 		n.relist()
 		events := n.g.Watch()
 		read(events)
-		heal := n.Hang(plegtest.GetPodStatus, "a")
+		heal := n.Block(plegtest.GetPodStatus, "a")
 		n.g.Start(t.Context())
 		n.g.RequestReinspect("a")
 		synctest.Wait()
@@ -346,7 +346,7 @@ func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		defer n.HangIgnoringCancel(plegtest.GetPodStatus, "b")()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "b")()
 		for range 100 {
 			ctx, cancel := context.WithCancel(t.Context())
 			n.g.Start(ctx)
@@ -452,7 +452,7 @@ func TestExitStreamIgnoresCancellation(t *testing.T) {
 func TestStopInEveryStateOfTheStream(t *testing.T) {
 	for name, prepare := range map[string]func(n *node){
 		"connected":   func(*node) {},
-		"connecting":  func(n *node) { n.Hang(plegtest.WatchContainerEvents, plegtest.AnyPod) },
+		"connecting":  func(n *node) { n.Block(plegtest.WatchContainerEvents, plegtest.AnyPod) },
 		"broken":      func(n *node) { n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("refused")) },
 		"unsupported": func(n *node) { n.SetEventMode(plegtest.EventsUnsupported) },
 	} {
@@ -486,7 +486,7 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		heal := n.HangIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
+		heal := n.BlockIgnoringCancel(plegtest.WatchContainerEvents, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		synctest.Wait()
 		n.g.Stop()

@@ -15,31 +15,31 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// hangingCollector calls hang in Collect; hang may block.
-type hangingCollector struct {
+// blockedCollector calls block in Collect.
+type blockedCollector struct {
 	prometheus.Counter
-	hang func()
+	block func()
 }
 
-func (c hangingCollector) Collect(out chan<- prometheus.Metric) { c.hang(); c.Counter.Collect(out) }
+func (c blockedCollector) Collect(out chan<- prometheus.Metric) { c.block(); c.Counter.Collect(out) }
 
 // While the runtime, a handler or a collector is stuck, no method waits for it but those whose
 // documentation says so: Handle, Relist, Start and Stop, WaitForSync, and the readers that wait.
 func TestNoMethodWaitsForOthers(t *testing.T) {
 	for _, what := range []string{"handler", "want", "collector", "GetPods", "GetPod", "GetPodStatus"} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { hangAndCallAll(t, what) })
+			synctest.Test(t, func(t *testing.T) { blockAndCallAll(t, what) })
 		})
 	}
 }
 
-func hangAndCallAll(t *testing.T, what string) {
-	var hanging, hung atomic.Bool
+func blockAndCallAll(t *testing.T, what string) {
+	var begun, stuck atomic.Bool
 	release := make(chan struct{})
-	hang := func(who string) func() {
+	block := func(who string) func() {
 		return func() {
-			if hanging.Load() && who == what {
-				hung.Store(true)
+			if begun.Load() && who == what {
+				stuck.Store(true)
 				<-release
 			}
 		}
@@ -49,24 +49,24 @@ func hangAndCallAll(t *testing.T, what string) {
 	reg := prometheus.NewRegistry()
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
 	cache := pleg.NewCache()
-	g := pleg.NewGenericPLEG(measured{rt, hangingCollector{counter, hang("collector")}}, 0, 0, cache, clock.RealClock{},
+	g := pleg.NewGenericPLEG(measured{rt, blockedCollector{counter, block("collector")}}, 0, 0, cache, clock.RealClock{},
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(reg))
 	g.Start(t.Context())
 	go func() {
 		_ = g.Handle(t.Context(), pleg.Handler{
-			Want:            func(*pleg.Pod) bool { hang("want")(); return true },
-			OnContainerDied: func(*pleg.PodLifecycleEvent) { hang("handler")() },
+			Want:            func(*pleg.Pod) bool { block("want")(); return true },
+			OnContainerDied: func(*pleg.PodLifecycleEvent) { block("handler")() },
 		})
 	}()
 	synctest.Wait()
 
-	hanging.Store(true)
+	begun.Store(true)
 	methods := map[string]plegtest.Method{
 		"GetPods": plegtest.GetPods, "GetPod": plegtest.GetPod, "GetPodStatus": plegtest.GetPodStatus,
 	}
 	if m, is := methods[what]; is {
-		hung.Store(true)
-		rt.HangIgnoringCancel(m, plegtest.AnyPod)
+		stuck.Store(true)
+		rt.BlockIgnoringCancel(m, plegtest.AnyPod)
 	}
 	rt.ExitContainer("a", "a1", 1, "Error")
 	rt.SetPod(plegtest.NewPod("c", plegtest.Running("c1")))
@@ -74,8 +74,8 @@ func hangAndCallAll(t *testing.T, what string) {
 		go func() { _, _ = reg.Gather() }()
 	}
 	time.Sleep(5 * time.Second)
-	if !hung.Load() {
-		t.Fatal("nothing hangs")
+	if !stuck.Load() {
+		t.Fatal("nothing is stuck")
 	}
 
 	ended, cancel := context.WithCancel(t.Context())
@@ -111,7 +111,7 @@ func hangAndCallAll(t *testing.T, what string) {
 			t.Errorf("%s waits", name)
 		}
 	}
-	hanging.Store(false)
+	stuck.Store(false)
 	close(release)
 	rt.Heal()
 	g.Stop()

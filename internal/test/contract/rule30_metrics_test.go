@@ -306,7 +306,7 @@ func TestRule30DeathInAPodThatWasNeverInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, listing)
 		n.SetPods(bare("a", plegtest.Running("a1")))
-		heal := n.Hang(plegtest.GetPodStatus, "a")
+		heal := n.Block(plegtest.GetPodStatus, "a")
 		n.start()
 		time.Sleep(100 * time.Millisecond)
 		n.EmitExit(exitOf("a1", 3))

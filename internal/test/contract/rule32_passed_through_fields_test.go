@@ -163,7 +163,7 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 		n.RestartContainer("a", "a1", "a2")
 		time.Sleep(2 * time.Second)
 		heal()
-		heal = n.Hang(plegtest.GetPodStatus, "a")
+		heal = n.Block(plegtest.GetPodStatus, "a")
 		n.ExitContainer("a", "a2", 1, "Error")
 		time.Sleep(10 * time.Second)
 		report, err := json.Marshal(n.g.HealthReport())

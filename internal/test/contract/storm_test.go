@@ -88,7 +88,7 @@ func TestStorm(t *testing.T) {
 							stop()
 						case 10:
 							n.Inject(plegtest.Fault{
-								Method: plegtest.GetPodStatus, PodUID: uid, Times: 2, Hang: true, IgnoreCancel: rnd.IntN(2) == 0,
+								Method: plegtest.GetPodStatus, PodUID: uid, Times: 2, Block: true, IgnoreCancel: rnd.IntN(2) == 0,
 							})
 						case 11:
 							n.Heal()

@@ -19,7 +19,7 @@ var commands = map[string]func(*scenario, command) string{
 	"pod": setPod, "set": setContainers, "sandbox": setSandboxes, "exit": exitContainer, "remove": remove, "ips": setIPs,
 
 	// What the runtime does wrong, and what it announces.
-	"fail": fail, "hang": hang, "delay": delay, "heal": heal, "garbage": answerGarbage,
+	"fail": fail, "stuck": stuck, "delay": delay, "heal": heal, "garbage": answerGarbage,
 	"emit": emit, "stream": stream,
 
 	// The generator and time.

@@ -35,8 +35,8 @@ func fail(s *scenario, c command) string {
 	return ""
 }
 
-func hang(s *scenario, c command) string {
-	s.inject(c, c.first(), plegtest.Fault{Hang: true})
+func stuck(s *scenario, c command) string {
+	s.inject(c, c.first(), plegtest.Fault{Block: true})
 	return ""
 }
 

@@ -80,8 +80,8 @@ func printReport(s *scenario, _ command) string {
 	}
 	for _, pod := range r.FailingPods {
 		fmt.Fprintf(&out, "\n%s:", pod.PodUID)
-		if !pod.HangingSince.IsZero() {
-			fmt.Fprintf(&out, " hangs since %s;", s.since(pod.HangingSince))
+		if !pod.StuckSince.IsZero() {
+			fmt.Fprintf(&out, " is stuck since %s;", s.since(pod.StuckSince))
 		}
 		fmt.Fprintf(&out, " %d failures", pod.Failures)
 		if pod.Error != "" {

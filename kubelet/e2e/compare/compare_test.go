@@ -104,7 +104,7 @@ type scene struct {
 	begin func(n *node, first container) (end func())
 }
 
-// scenes returns the scenes; how long a pod hangs is another time in each call.
+// scenes returns the scenes; how long a pod is stuck is another time in each call.
 func scenes() []scene {
 	const ms, s = time.Millisecond, time.Second
 	return []scene{
@@ -112,7 +112,7 @@ func scenes() []scene {
 		{name: "takeover", title: "kubelet ended and started: ", kills: 2, gap: s, begin: (*node).endKubelet},
 		{name: "frozen", title: "runtime frozen: ", kills: 4, gap: 100 * ms, lasts: *lasts, begin: (*node).freeze},
 		// Less than the 10 s after which containerd retries the deletion, ever more rarely.
-		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s, begin: (*node).hangDelete},
+		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s, begin: (*node).blockDelete},
 		// The gap is longer than the two seconds between two rounds of the kubelet's housekeeping.
 		{name: "wedge", title: "a container is wedged: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).wedge},
 		{ // some of the calls that hang are given up meanwhile, some are not
@@ -231,10 +231,10 @@ func (n *node) freeze(container) (end func()) {
 	return func() { n.must(n.daemon.Thaw()) }
 }
 
-// hangDelete has runc hang as it is to delete dead containers. The runtime reports the exits, and
+// blockDelete has runc hang as it is to delete dead containers. The runtime reports the exits, and
 // shows the containers as running until they are deleted.
-func (n *node) hangDelete(container) (end func()) {
-	f, err := n.daemon.HangRunc("delete", "")
+func (n *node) blockDelete(container) (end func()) {
+	f, err := n.daemon.BlockRunc("delete", "")
 	n.must(err)
 	return func() { n.must(f.Heal()) }
 }
@@ -242,7 +242,7 @@ func (n *node) hangDelete(container) (end func()) {
 // wedge has a change of a container's resources hang in runc. containerd then answers no list of
 // containers, sends no event of any, and finishes no creation of one.
 func (n *node) wedge(first container) (end func()) {
-	f, err := n.daemon.HangRunc("update", first.id)
+	f, err := n.daemon.BlockRunc("update", first.id)
 	n.must(err)
 	changed := make(chan error, 1)
 	go func() {
@@ -269,7 +269,7 @@ const releasedWithin = 10 * time.Second
 
 // hang kills the container of the first pod, and has the inspections of that pod hang.
 func (n *node) hang(first container) (end func()) {
-	n.proxy.Hang(first.id, first.sandbox)
+	n.proxy.Block(first.id, first.sandbox)
 	killed, err := n.kill(first)
 	n.must(err)
 	n.wait(2 * time.Second)
@@ -279,7 +279,7 @@ func (n *node) hang(first container) (end func()) {
 		took := max(0, n.successor(n.names[0], killed).Sub(answered))
 		n.add(hangs+"its calls are answered again → its own successor created", took)
 		if n.variant.ours() && took > releasedWithin {
-			n.t.Errorf("the pod that hung has its successor after %v, limit is %v", took, releasedWithin)
+			n.t.Errorf("the pod that stuck has its successor after %v, limit is %v", took, releasedWithin)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (n *node) disturb(turn int, pod string) {
 		n.proxy.Fail(c.id, c.sandbox)
 	case turn%20 == 9:
 		n.proxy.Release()
-		n.proxy.Hang(c.id, c.sandbox)
+		n.proxy.Block(c.id, c.sandbox)
 	case turn%5 == 2:
 		c.pid, _ = n.client.Pid(n.t.Context(), c.id)
 		_, _ = n.kill(c) // it may have ended meanwhile

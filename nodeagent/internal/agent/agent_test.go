@@ -55,7 +55,7 @@ func TestAdoption(t *testing.T) {
 // What an agent that was killed left half done is completed, and nothing runs twice.
 func TestAdoptionOfHalfAPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Hang: true})
+		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Block: true})
 		pod := n.pod("a", always)
 		n.run(time.Second, pod)
 		n.stop()
@@ -223,9 +223,9 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// One pod whose inspection hangs delays no other pod's sync: 20 containers that die beside it are restarted, and a new
+// One pod whose inspection is stuck delays no other pod's sync: 20 containers that die beside it are restarted, and a new
 // pod runs, within half a second of the bubble's time. nodeagent/e2e has the same on containerd.
-func TestHungInspection(t *testing.T) {
+func TestStuckInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}
 		for i := range 20 {
@@ -233,8 +233,8 @@ func TestHungInspection(t *testing.T) {
 				"  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
 		}
 		n.run(time.Second, pods...)
-		hung := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
-		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: hung, Hang: true})
+		stuck := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
+		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Block: true})
 		n.kill("web")
 		n.wait(time.Second)
 		for i := range 20 {
@@ -534,8 +534,8 @@ func TestStartOfTheOldSpecification(t *testing.T) {
 }
 
 // A pod that cannot be inspected when the agent starts keeps the status that it had.
-func TestAdoptionBesideHungInspection(t *testing.T) {
-	for name, fault := range map[string]criserver.Fault{"hangs": {Hang: true}, "fails": {Err: errOnPurpose}} {
+func TestAdoptionBesideStuckInspection(t *testing.T) {
+	for name, fault := range map[string]criserver.Fault{"hangs": {Block: true}, "fails": {Err: errOnPurpose}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(_ *testing.T, n *node) {
 				pod := n.pod("a", "  restartPolicy: Never\n"+always)

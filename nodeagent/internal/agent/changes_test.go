@@ -26,7 +26,7 @@ func TestContainerLeavesManifest(t *testing.T) {
 	})
 }
 
-// An init container that hangs is replaced when its specification changes.
+// An init container that is stuck is replaced when its specification changes.
 func TestChangedInitContainer(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image string) string {

@@ -98,7 +98,7 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// A command that hangs fails at its timeout; a call that fails counts for nothing.
+// A command that is stuck fails at its timeout; a call that fails counts for nothing.
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(10*time.Second, n.pod("a", probed("sleep",

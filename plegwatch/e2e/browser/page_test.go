@@ -91,20 +91,20 @@ func TestDeathShowsWithinASecond(t *testing.T) {
 	await(t, tab, `document.getElementById('events').innerText.includes('app exited 137 OOMKilled')`)
 }
 
-// The call that hangs is named, with the pod, in the sentence and in its lane, and is not
+// The call that is stuck is named, with the pod, in the sentence and in its lane, and is not
 // any more when it is answered.
-func TestHungCallIsNamed(t *testing.T) {
+func TestStuckCallIsNamed(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
 	run(t, n, "web-0")
 	await(t, tab, lane("payment-0")+`.includes('running')`)
-	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
+	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, tab, `/^Degraded: ContainerStatus of container app .* for pod shop\/payment-0 has not been answered since /`+
 		`.test(document.getElementById('sentence').innerText)`)
-	await(t, tab, lane("payment-0")+`.includes('hung')`)
+	await(t, tab, lane("payment-0")+`.includes('stuck')`)
 	heal()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
@@ -198,7 +198,7 @@ func TestWhatIsReadOut(t *testing.T) {
 		if (e) readOut.push(e.textContent);
 	} }).observe(document.body, { subtree: true, childList: true, characterData: true }))`)
 	sentence := evaluate[string](t, tab, `document.getElementById('sentence').innerText`)
-	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
+	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}

@@ -96,11 +96,11 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 			}
 			overlap(t, tab, width)
 		}
-		heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: hangs, Hang: true})
+		heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: hangs, Block: true})
 		if err := n.ExitContainer(hangs, 137, "OOMKilled"); err != nil {
 			t.Fatal(err)
 		}
-		await(t, tab, lane("hangs-with-a-long-name-0")+`.includes('hung')`)
+		await(t, tab, lane("hangs-with-a-long-name-0")+`.includes('stuck')`)
 		overlap(t, tab, width)
 		heal()
 		if hangs, err = n.RestartContainer(hangs); err != nil {

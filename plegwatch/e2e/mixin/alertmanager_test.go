@@ -68,11 +68,11 @@ func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 func TestOneCauseOnePage(t *testing.T) {
 	a := readAlertmanager(t)
 	for want, firing := range map[string]string{
-		"PlegNotSeen": "PlegNotSeen PlegUnhealthy PlegRelistSlow PlegInspectionsHung PlegInspectionsFailing " +
+		"PlegNotSeen": "PlegNotSeen PlegUnhealthy PlegRelistSlow PlegInspectionsStuck PlegInspectionsFailing " +
 			"PlegEventStreamDown PlegExitStreamDown",
 		"PlegNeverListed":          "PlegNeverListed PlegUnhealthy PlegEventStreamDown",
-		"PlegUnhealthy":            "PlegUnhealthy PlegInspectionsHung PlegInspectionsFailing",
-		"PlegInspectionsHung":      "PlegInspectionsHung PlegInspectionsFailing",
+		"PlegUnhealthy":            "PlegUnhealthy PlegInspectionsStuck PlegInspectionsFailing",
+		"PlegInspectionsStuck":     "PlegInspectionsStuck PlegInspectionsFailing",
 		"PlegAgentGone":            "PlegAgentGone PlegContainersCrashing PlegOOMKills",
 		"PlegFleetUnhealthy":       "PlegFleetUnhealthy PlegUnhealthy PlegNotSeen PlegAgentGone",
 		"PlegBadData":              "PlegBadData",

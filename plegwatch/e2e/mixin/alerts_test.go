@@ -24,9 +24,9 @@ var wanted = []string{
 	// The runtime does not answer the inspection of one pod, fails the request for events, and has containers
 	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
 	// for some seconds, and ends even if the stream is still down.
-	"PlegInspectionsHung watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
-	// The runtime is frozen: it answers neither lists nor the inspections that are made beside a list that hangs.
-	"PlegNotSeen agent", "PlegInspectionsHung agent",
+	"PlegInspectionsStuck watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
+	// The runtime is frozen: it answers neither lists nor the inspections that are made beside a list that is stuck.
+	"PlegNotSeen agent", "PlegInspectionsStuck agent",
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
 	// The runtime tells that a container has exited, and shows it running.
@@ -157,7 +157,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	})
 	t.Logf("all are resolved %v after the faults are healed", time.Since(began).Round(time.Second))
 	for alert := range fired {
-		// The list that hung takes as long as the runtime was frozen.
+		// The list that stuck takes as long as the runtime was frozen.
 		if !slices.Contains(wanted, alert) && alert != "PlegRelistSlow agent" && alert != "KubeletPlegDurationHigh agent" {
 			t.Errorf("%s has fired, and should not have", alert)
 		}
@@ -209,7 +209,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
 	healers := []func(){
-		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.hangs.id, Hang: true}),
+		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.hangs.id, Block: true}),
 		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.fails.id, Err: unavailable}),
 		node.Inject(criserver.Fault{Method: "GetContainerEvents", Err: unavailable}),
 	}

@@ -15,8 +15,8 @@ BenchmarkIdleRelist/pods=110/list=same/impl=kubelet-2  	 9 	 40000 ns/op	 2688 B
 BenchmarkIdleRelist/pods=110/list=same/impl=kubelet-2  	 9 	 20000 ns/op	 2688 B/op	 112 allocs/op
 BenchmarkIdleRelist/pods=110/list=same/impl=kubelet-2  	 9 	 25000 ns/op	 2688 B/op	 112 allocs/op
 BenchmarkIdleRelist/pods=110/list=same/impl=pleg-2     	 9 	  2500 ns/op	    0 B/op	   0 allocs/op
-BenchmarkHungPod/impl=kubelet-2 	 1	5502656604 ns/op	 0 current	 37.00 delivered	 250624 B/op	 3867 allocs/op
-BenchmarkHungPod/impl=pleg-2    	 1	5501609785 ns/op	 49.00 current	 49.00 delivered	 439208 B/op	 4501 allocs/op
+BenchmarkStuckPod/impl=kubelet-2 	 1	5502656604 ns/op	 0 current	 37.00 delivered	 250624 B/op	 3867 allocs/op
+BenchmarkStuckPod/impl=pleg-2    	 1	5501609785 ns/op	 49.00 current	 49.00 delivered	 439208 B/op	 4501 allocs/op
 BenchmarkOnlyHere-2 	 1	 5 ns/op
 PASS
 `
@@ -28,7 +28,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| IdleRelist/pods=110/list=same | **8.0 ×** | 20 µs | 2.5 µs | 112 | 0 |\n",
-		"| HungPod, delivered |  | 37 | 49 | | |\n",
+		"| StuckPod, delivered |  | 37 | 49 | | |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the table has no line %q:\n%s", want, b.String())

@@ -63,7 +63,7 @@ func picture(w browser.Window, out string, pods int, hang, freeze bool, after ti
 			return err
 		}
 		time.Sleep(2 * time.Second)
-		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Hang: true})
+		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
 		if err := node.ExitContainer(id, 1, "Error"); err != nil {
 			return err
 		}

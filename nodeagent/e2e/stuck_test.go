@@ -10,11 +10,11 @@ import (
 )
 
 // longestRestart bounds the time from a container's end to its successor's start beside a pod
-// that hangs: ten at once on a busy machine, but less than any back-off or timeout of the agent.
+// that is stuck: ten at once on a busy machine, but less than any back-off or timeout of the agent.
 const longestRestart = 5 * time.Second
 
-// One pod whose inspection hangs delays no other pod's sync. TestHungInspection is the same on the embedded runtime.
-func TestHungPod(t *testing.T) {
+// One pod whose inspection is stuck delays no other pod's sync. TestStuckInspection is the same on the embedded runtime.
+func TestStuckPod(t *testing.T) {
 	const others = 10
 	n := newNode(t)
 	p, err := n.daemon.StartProxy()
@@ -24,7 +24,7 @@ func TestHungPod(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	n.write("hung", manifest("hung", "  terminationGracePeriodSeconds: 1\n"+shell("sleep 100000", "")))
+	n.write("stuck", manifest("stuck", "  terminationGracePeriodSeconds: 1\n"+shell("sleep 100000", "")))
 	for i := range others {
 		name := fmt.Sprint("other-", i)
 		n.write(name, manifest(name, "  terminationGracePeriodSeconds: 1\n"+shell("sleep 100000", "")))
@@ -33,14 +33,14 @@ func TestHungPod(t *testing.T) {
 	for i := range others {
 		n.eventually("running", a.is(fmt.Sprint("other-", i), v1.PodRunning))
 	}
-	n.eventually("running", a.is("hung", v1.PodRunning))
+	n.eventually("running", a.is("stuck", v1.PodRunning))
 	container := func(name string) string {
 		_, id, _ := strings.Cut(a.pods()[name].Status.ContainerStatuses[0].ContainerID, "://")
 		return id
 	}
-	hung := container("hung")
-	p.Hang(hung)
-	n.must(n.client.Stop(t.Context(), hung))
+	stuck := container("stuck")
+	p.Block(stuck)
+	n.must(n.client.Stop(t.Context(), stuck))
 	for i := range others {
 		n.must(n.client.Stop(t.Context(), container(fmt.Sprint("other-", i))))
 	}
@@ -56,16 +56,16 @@ func TestHungPod(t *testing.T) {
 		runs := n.runs(string(a.pods()[name].UID))
 		longest = max(longest, time.Duration(runs[1].StartedAt-runs[0].FinishedAt))
 	}
-	if longest > longestRestart { // the inspection hangs for two minutes
+	if longest > longestRestart { // the inspection is stuck for two minutes
 		t.Errorf("a container was restarted %v after its end", longest)
 	}
-	if c := a.pods()["hung"].Status.ContainerStatuses[0]; c.RestartCount != 0 {
+	if c := a.pods()["stuck"].Status.ContainerStatuses[0]; c.RestartCount != 0 {
 		t.Errorf("the pod that hangs was restarted: %v", c)
 	}
 	p.Release()
-	t.Logf("%d pods were restarted within %v beside one whose inspection hung", others, longest.Round(time.Millisecond))
-	n.eventually("the pod that hung, now that it does not", func() string {
-		if pod := a.pods()["hung"]; pod == nil || !ready(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1 {
+	t.Logf("%d pods were restarted within %v beside one whose inspection stuck", others, longest.Round(time.Millisecond))
+	n.eventually("the pod that stuck, now that it does not", func() string {
+		if pod := a.pods()["stuck"]; pod == nil || !ready(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1 {
 			return "it was not restarted"
 		}
 		return ""
