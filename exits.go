@@ -40,9 +40,9 @@ func givesWay(s *Status, code int) bool {
 // isOver reports whether a container has exited by its newest status.
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
 
-// withExits returns the pod, or a copy with the exits that rec.statuses shows. It leaves containers as they
-// are if rec.listed shows them exited. So compare must call it before it replaces rec.listed: a container
-// that has exited in rec.listed and runs in the new list was started again.
+// withExits returns the pod, or a copy with the exits that rec.statuses shows, because an outdated list may show such
+// a container running. It leaves containers as they are if rec.listed shows them exited. So compare must call it
+// before it replaces rec.listed: a container that has exited in rec.listed and runs in the new list was started again.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod
@@ -93,7 +93,7 @@ func (rec *podRecord) awaitsExits() bool {
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
 	last, ended := rec.statuses[id], rec.ends[id]
-	// An exit without a time is never later than endedBy.
+	// The exit of an earlier life may come again. An exit without a time is never later than endedBy.
 	isOld := ended != nil && !ended.endedBy.IsZero() && !e.FinishedAt.After(ended.endedBy)
 	if isOld || !givesWay(last, e.ExitCode) {
 		return false
@@ -104,7 +104,7 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.inspecting != nil { // keep the snapshot of the inspection in flight up to date
+	if rec.inspecting != nil { // or its result might publish a start after the death
 		rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	}
 	return true

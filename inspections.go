@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// beginInspection records what the inspection is made for: the pod and the stamp of the newest
-// believed list.
+// beginInspection records what the inspection is made for: the pod and the stamp of the newest believed list. A
+// newer list that was dropped does not count: it may have shown a container that the status lacks.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
@@ -57,7 +57,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		}
 	}
 	switch superseded := rec.change != rec.inspecting.change; {
-	case superseded:
+	case superseded: // its error counts: the next success owes a PodSync
 		r.storeUnlessOutdated(rec, status, err)
 		rec.inspect = true
 	case err != nil:
@@ -87,8 +87,9 @@ func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 // publishEnds settles ends, and publishes exits and settled ends that subscribers do not have. asOf
 // is when the last inspection began; see settle.
 //
-// It publishes exits of published containers only. The exit of a new container waits for the inspection
-// of its pod, as other changes do. If that inspection is slow, the pod is published with an error.
+// It publishes exits of published containers only, also if their status was not stored: the next inspection may be
+// stuck. The exit of a new container waits for the inspection of its pod, as other changes do. If that inspection
+// is slow, the pod is published with an error.
 func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	settled := r.settle(rec, asOf)
 	if rec.published != nil {
@@ -124,8 +125,9 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record; either may be the older. If the status is
-// stored, the pod is listed again after a back-off. If it is outdated, the pod is listed again at once.
+// contradicted handles a status that differs from the record; either may be the older. If the status is stored, the
+// pod is listed again after a back-off: if a container has started since the list, no inspection agrees before the
+// next one. If the status is outdated, the pod is listed again at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeUnlessOutdated(rec, status, nil); {
@@ -139,7 +141,8 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 
 // storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded. So a
 // pod that keeps changing is published too. The pod stays stale, as observed by the list that the
-// inspection was made for. stored is false if a later list than that one confirms the cached status.
+// inspection was made for. stored is false if a later list than that one confirms the cached status: the pod may have
+// gone and come back since, and this status would bring back what went.
 func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -147,7 +150,7 @@ func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err 
 		r.freshen(rec)
 		return false
 	}
-	rec.observed = made.at
+	rec.observed = made.at // not rec.at: a newer list may have removed what the status shows
 	recovered := r.store(rec, status, err, made.at, made.at)
 	r.publishMade(rec, recovered)
 	return true

@@ -65,6 +65,8 @@ type comparison struct {
 // newest list that has begun.
 func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, report reportBadData) comparison {
 	found := comparison{rec: rec, before: rec.at}
+	// Nobody knows when a list has read. So the list that completes first is believed, whichever began first: a
+	// container may have started after the other one has read, and that would remove it.
 	if at.Number <= rec.overlapTo {
 		found.dropped = true
 		return found

@@ -145,7 +145,8 @@ func (rec *podRecord) observedAt() stamp {
 }
 
 // makeStale records that the cached status may not agree with the record. The cache then has the pod as of
-// the list stamped at. If the pod is stale already, makeStale does nothing.
+// the list stamped at, and no list makes it fresher: a list that shows an exit must not confirm the status of the
+// running container. If the pod is stale already, makeStale does nothing.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -194,6 +195,8 @@ type request struct {
 }
 
 // add adds a request that is answered by any list numbered above last.
+//
+// A list in flight does not answer it: that may have read before the event that led to the request.
 func (r *request) add(last uint64, cause Cause, hinted bool) {
 	if r.newest == 0 {
 		r.cause, r.oldest = cause, last+1
@@ -208,7 +211,7 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
 	case r.newest == 0 || r.oldest > number:
 		return false, false
-	case r.newest > number:
+	case r.newest > number: // if hints come faster than lists, no list answers the newest, but each answers some
 		r.oldest = r.newest
 		return true, false
 	}

@@ -38,7 +38,7 @@ func (r *reconciler) retryLater(rec *podRecord) {
 }
 
 // plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
-// unless the full list in flight may still show the pod.
+// unless the full list in flight may still show the pod: without a record, that list would bring it back.
 func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Entry, rec.wants())
 	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
@@ -75,9 +75,9 @@ type succeededList struct {
 	awaited *podRecord
 }
 
-// awaits reports whether the list waits for a pod: the pod was last observed by an older list. If the
-// list has callers, it also waits for a PodSync or for a failing pod, until an inspection that was made
-// for this list or for a newer one.
+// awaits reports whether the list waits for a pod: the pod was last observed by an older list, perhaps because this
+// list was dropped for it. If the list has callers, it also waits for a PodSync or for a failing pod, until an
+// inspection that was made for this list or for a newer one.
 func (l *succeededList) awaits(rec *podRecord) bool {
 	owed := rec.failures > 0 || rec.sync || rec.inspecting != nil && rec.inspecting.sync
 	return l.stamp.After(rec.observedAt()) || len(l.callers) > 0 && owed && l.stamp.After(rec.inspectedFor)

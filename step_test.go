@@ -26,9 +26,8 @@ import (
 //	begin   G3 b (hint), Ia(a1=exited)
 //	wake    1.011s
 //
-// Times are those of the clock since the beginning. Calls are named as in the rules of
-// the core: F1 is the full list with stamp 1, G2 the list of one pod with stamp 2, Ia the
-// inspection of pod a.
+// Times are those of the clock since the beginning. F1 is the full list with stamp 1, G2 the pod list with
+// stamp 2, Ia the inspection of pod a.
 //
 // Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
 // "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
