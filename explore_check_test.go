@@ -94,7 +94,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 					w.breaks("rule 20: how %s ended was known", s.ID.ID)
 				}
 			}
-			if rec.pod == nil && (full == nil || full.call.TimedOut) && !rec.isOpen() {
+			if rec.pod == nil && (full == nil || full.call.TimedOut) && !rec.isOpen() && !w.r.isHeld(rec) {
 				w.breaks("rule 9: %s is absent and remembered", rec.UID)
 			}
 		}
@@ -430,7 +430,9 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	case rec != nil && (w.r.isHeld(rec) || rec.failures > 0 || rec.isOpen() || rec.inspect || rec.sync):
+	// Without another full list of the period, a pod stays held for which the last one was dropped.
+	case rec != nil && (rec.stale || !hinted && w.r.isHeld(rec)),
+		rec != nil && (rec.failures > 0 || rec.isOpen() || rec.inspect || rec.sync):
 		return fmt.Sprintf("%s is held, failed or open", uid)
 	case shownBy(status) != want:
 		return fmt.Sprintf("the cache shows %v of %s, which is %v", shownBy(status), uid, want)

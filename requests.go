@@ -37,12 +37,12 @@ func (r *reconciler) retryLater(rec *podRecord) {
 	}
 }
 
-// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open,
-// unless the full list in flight may still show the pod: without a record, that list would bring it back.
+// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open, unless the newest
+// full list was dropped for it, or the one in flight may still show it: without a record, that would bring it back.
 func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Entry, rec.wants())
 	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
-	if rec.pod == nil && !rec.isOpen() && !fullListCounts && r.records.byUID[rec.UID] == rec {
+	if rec.pod == nil && !rec.isOpen() && !fullListCounts && !r.isHeld(rec) && r.records.byUID[rec.UID] == rec {
 		delete(r.records.byUID, rec.UID)
 		r.cache.Delete(rec.UID)
 	}
