@@ -16,7 +16,7 @@ import (
 // the six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared
 // and must not be modified. The zero value is empty. A PodCache must not be copied after first use.
 //
-// NewGenericPLEG empties the cache. An earlier generator of the same cache must be stopped first.
+// New empties the cache of its generator. An earlier generator of the same cache must be stopped first.
 type PodCache struct {
 	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -22,7 +21,7 @@ func Example_adoptingFromKoordlet() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)
 	runtime.SetPod(plegtest.NewPod("web-0", plegtest.Running("nginx")))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime)
 	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -72,7 +71,7 @@ func Example_adoptingFromKruise() {
 	runtime.EmitOnChange(true)
 	nginx := plegtest.Running("nginx")
 	runtime.SetPod(plegtest.NewPod("web-0", nginx))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator := pleg.New(runtime, pleg.WithCache(cache))
 	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -102,7 +101,7 @@ func Example_adoptingFromDatadog() {
 	pod := plegtest.NewPod("uid-1", plegtest.Running("3f2a"))
 	pod.Namespace, pod.Name, pod.Labels = "shop", "cart-0", map[string]string{"team": "checkout"}
 	runtime.SetPod(pod)
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clocktesting.NewFakeClock(time.Now()))
+	generator := pleg.New(runtime, pleg.WithCache(cache), pleg.WithClock(clocktesting.NewFakeClock(time.Now())))
 	_ = generator.Relist(context.Background()) // a program calls Start instead
 
 	tags := func(containerID string) []string {

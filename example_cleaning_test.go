@@ -7,10 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -48,7 +46,7 @@ func TestRemoveFolders(t *testing.T) {
 	root, runtime := t.TempDir(), plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("bad", plegtest.Running("app")))
 	runtime.Fail(plegtest.GetPodStatus, "bad", errors.New("broken"))
-	g := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	g := pleg.New(runtime)
 	for _, uid := range []string{"web", "bad", "gone", "known", "unanswered"} {
 		if err := os.Mkdir(filepath.Join(root, uid), 0o700); err != nil {
 			t.Fatal(err)

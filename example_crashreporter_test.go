@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -43,7 +42,7 @@ func TestCrashReporter(t *testing.T) {
 			pod.Namespace, pod.Name, pod.Containers[0].Name = namespace, "cart-0", "cart"
 			runtime.SetPod(pod)
 		}
-		generator := pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{})
+		generator := pleg.New(runtime)
 		generator.Start(t.Context())
 		defer generator.Stop()
 		var reports bytes.Buffer

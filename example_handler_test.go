@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
-
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -17,7 +14,7 @@ import (
 func ExampleGenericPLEG_Handle() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime)
 	generator.Start(context.Background())
 	defer generator.Stop()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))

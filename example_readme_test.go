@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -28,7 +27,7 @@ import (
 func TestWebStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
-		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+		generator := pleg.New(runtime)
 		generator.Start(t.Context())
 		defer generator.Stop()
 		runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
@@ -41,7 +40,7 @@ func TestWebStarts(t *testing.T) {
 
 func Example_readmePage() {
 	mux := http.NewServeMux()
-	generator := pleg.NewGenericPLEG(plegtest.NewRuntime(), 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(plegtest.NewRuntime())
 	generator.Start(context.Background())
 	defer generator.Stop()
 
@@ -67,7 +66,7 @@ func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) 
 	}
 	defer runtime.Close()
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
-	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{},
+	generator := pleg.New(runtime, pleg.WithCache(cache),
 		pleg.WithRegisterer(registry))
 	generator.Start(ctx)
 	defer generator.Stop()
@@ -111,7 +110,7 @@ func TestStuckPodIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
 		runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("cart", plegtest.Running("app")))
-		generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+		generator := pleg.New(runtime)
 		generator.Start(t.Context())
 		defer generator.Stop()
 		runtime.Block(plegtest.GetPodStatus, "web")

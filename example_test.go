@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -19,9 +18,7 @@ func Example() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
 
-	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(
-		runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, cache, clock.RealClock{})
+	generator := pleg.New(runtime)
 	events := generator.Watch()
 	generator.Start(context.Background())
 	defer generator.Stop()
@@ -40,7 +37,7 @@ func ExampleGenericPLEG_Relist() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())
 	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, now)
+	generator := pleg.New(runtime, pleg.WithCache(cache), pleg.WithClock(now))
 	events := generator.Watch()
 
 	runtime.SetPod(plegtest.NewPod("job", plegtest.Running("work")))
@@ -65,7 +62,7 @@ func ExampleGenericPLEG_Relist() {
 func ExampleGenericPLEG_Subscribe() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime)
 	generator.Start(context.Background())
 	defer generator.Stop()
 
@@ -87,7 +84,7 @@ func ExampleGenericPLEG_Subscribe() {
 func ExamplePodCache_LookupNewerThan() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator := pleg.New(runtime, pleg.WithCache(cache))
 	generator.Start(context.Background())
 	defer generator.Stop()
 
@@ -106,7 +103,7 @@ func ExamplePodCache_LookupNewerThan() {
 func ExampleGenericPLEG_Healthy() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, pleg.NewCache(), now, pleg.WithLogger(logr.Discard()))
+	generator := pleg.New(runtime, pleg.WithClock(now), pleg.WithLogger(logr.Discard()))
 	fmt.Println(generator.Healthy())
 	_ = generator.Relist(context.Background())
 	fmt.Println(generator.Healthy())
@@ -129,7 +126,7 @@ func ExamplePodCache_ByContainerID() {
 	runtime.UpdatePod("uid-1", func(pod *pleg.Pod) { pod.Namespace, pod.Name = "shop", "web-0" })
 	runtime.SetIPs("uid-1", "10.0.0.7")
 	cache := pleg.NewCache()
-	_ = pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{}).Relist(context.Background())
+	_ = pleg.New(runtime, pleg.WithCache(cache)).Relist(context.Background())
 
 	if pod, found := cache.ByContainerID("containerd://nginx"); found {
 		fmt.Println(pod.Namespace + "/" + pod.Name)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -39,7 +38,7 @@ func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.St
 func Example_podWorkers() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator := pleg.New(runtime, pleg.WithCache(cache))
 	generator.Start(context.Background())
 	defer generator.Stop()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)

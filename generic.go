@@ -28,7 +28,7 @@ const stopGrace = 5 * time.Second
 // The loop passes its inputs to the reconciler, makes the calls that the reconciler returns, and
 // sleeps until the next step is due. It never waits for the runtime or for a reader.
 type GenericPLEG struct {
-	// Set by NewGenericPLEG and never changed, so safe to read without a lock.
+	// Set by New and never changed, so safe to read without a lock.
 
 	runtime Runtime
 	getter  PodGetter // nil if the runtime does not implement it, or WithPollingOnly is set
@@ -75,34 +75,36 @@ type running struct {
 	forget func() bool // cancels the AfterFunc that calls stop when that context ends
 }
 
-// NewGenericPLEG returns a generator that relists runtime every relistPeriod and writes cache. Watch's
-// channel has the capacity channelCapacity; see WithCapacity. Nothing runs until Start or Relist.
+// New returns a generator that relists runtime, and a cache with it. Nothing runs until Start or Relist.
 //
-// A zero or negative period selects DefaultRelistPeriod. A period longer than both one second and half
-// of the threshold (WithRelistThreshold) is shortened to the larger of the two.
-//
-// NewGenericPLEG empties the cache; an earlier generator of it must be stopped first. Like the
-// kubelet's, NewGenericPLEG returns no error. It panics if runtime, cache or clock is nil.
+// New empties the cache; an earlier generator of it must be stopped first. Like the kubelet's constructor, New
+// returns no error. It panics if runtime, or the cache or clock of an option, is nil.
+func New(runtime Runtime, opts ...Option) *GenericPLEG {
+	return NewGenericPLEG(runtime, 0, 0, NewCache(), clock.RealClock{}, opts...)
+}
+
+// NewGenericPLEG is New with the arguments of the kubelet's older constructor. They stand for the options
+// WithWatchCapacity, WithRelistPeriod, WithCache and WithClock.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
-	if runtime == nil || cache == nil || clock == nil {
-		//nolint:forbidigo // the drop-in signature has no error
-		panic("pleg.NewGenericPLEG: the runtime, the cache or the clock is nil")
-	}
 	g := &GenericPLEG{
-		runtime: runtime, cache: cache, clock: clock, opts: options{logger: klog.Background()},
-		inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](), metrics: newMetrics(),
+		runtime: runtime, inbox: inbox.New[inputs](), calls: calls.NewGroup[*schedule.Call](), metrics: newMetrics(),
 		synced: make(chan struct{}), token: make(chan struct{}, 1), lifecycle: make(chan struct{}, 1),
+		opts: options{cache: cache, clock: clock, logger: klog.Background(),
+			relistPeriod: relistPeriod, watchCapacity: channelCapacity},
 	}
 	for _, o := range opts {
 		if o != nil {
 			o(&g.opts)
 		}
 	}
-	g.logger = g.opts.logger.WithName("pleg")
+	if runtime == nil || g.opts.cache == nil || g.opts.clock == nil {
+		panic("pleg: the runtime, the cache or the clock is nil") //nolint:forbidigo // the drop-in signature has no error
+	}
+	g.cache, g.clock, g.logger = g.opts.cache, g.opts.clock, g.opts.logger.WithName("pleg")
 	g.updates = newBroadcaster(func(n int) { g.metrics.discardEvents.Add(float64(n)) })
 	g.watching = sync.OnceValue(func() chan *PodLifecycleEvent {
-		options := g.subscription([]SubscribeOption{WithCapacity(channelCapacity)})
+		options := g.subscription([]SubscribeOption{WithCapacity(g.opts.watchCapacity)})
 		options.Lasting = true
 		return g.updates.Subscribe(context.Background(), options) //nolint:forbidigo // it is never closed
 	})
@@ -112,14 +114,14 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	threshold := cmp.Or(max(0, g.opts.relistThreshold), DefaultRelistThreshold)
 	g.reconciler = newReconciler(schedule.Config{
 		// A longer period would make the generator unhealthy between two lists.
-		Period:    min(cmp.Or(max(0, relistPeriod), DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
+		Period:    min(cmp.Or(max(0, g.opts.relistPeriod), DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
 		Threshold: threshold,
-		Timeout:   cmp.Or(max(0, g.opts.requestTimeout), DefaultRuntimeRequestTimeout),
+		Timeout:   cmp.Or(max(0, g.opts.timeout), DefaultRuntimeRequestTimeout),
 		Workers:   cmp.Or(max(0, g.opts.inspectionWorkers), DefaultInspectionWorkers),
 		ListsPods: g.getter != nil,
-	}, clock.Now(), cache, g.updates, g.metrics)
+	}, g.clock.Now(), g.cache, g.updates, g.metrics)
 	g.register()
-	cache.giveTo(g.onReaderBlocked)
+	g.cache.giveTo(g.onReaderBlocked)
 	return g
 }
 
@@ -223,10 +225,10 @@ func (g *GenericPLEG) stop(r *running) {
 	}
 }
 
-// lock takes lifecycle. It panics if g was not made by NewGenericPLEG.
+// lock takes lifecycle. It panics if g was not made by New.
 func (g *GenericPLEG) lock() {
 	if g.lifecycle == nil {
-		panic("pleg: the GenericPLEG was not made by NewGenericPLEG") //nolint:forbidigo // a mistake in the caller's code
+		panic("pleg: the GenericPLEG was not made by New") //nolint:forbidigo // a mistake in the caller's code
 	}
 	g.lifecycle <- struct{}{}
 }
@@ -302,18 +304,32 @@ const (
 	DefaultRuntimeRequestTimeout = 2 * time.Minute
 )
 
-// Option is an option of NewGenericPLEG. A nil Option is ignored.
+// Option is an option of New. A nil Option is ignored.
 type Option func(*options)
 
 type options struct {
-	logger            klog.Logger
-	registerer        prometheus.Registerer
-	relistThreshold   time.Duration
-	inspectionWorkers int
-	requestTimeout    time.Duration
-	pollingOnly       bool
-	noKubeletMetrics  bool
+	cache                                  *PodCache
+	clock                                  clock.Clock
+	logger                                 klog.Logger
+	registerer                             prometheus.Registerer
+	relistPeriod, relistThreshold, timeout time.Duration
+	inspectionWorkers, watchCapacity       int
+	pollingOnly, noKubeletMetrics          bool
 }
+
+// WithCache sets the cache that the generator writes. The default is a new one; see GenericPLEG.Cache.
+func WithCache(cache *PodCache) Option { return func(o *options) { o.cache = cache } }
+
+// WithClock sets the clock of all times. The default is the real clock. A test may pass a fake one.
+func WithClock(clock clock.Clock) Option { return func(o *options) { o.clock = clock } }
+
+// WithRelistPeriod sets the time from the start of one full list to the next. Zero or less selects
+// DefaultRelistPeriod, the default. A period longer than both one second and half of the threshold
+// (WithRelistThreshold) is shortened to the larger of the two.
+func WithRelistPeriod(d time.Duration) Option { return func(o *options) { o.relistPeriod = d } }
+
+// WithWatchCapacity sets the capacity of Watch's channel; see WithCapacity.
+func WithWatchCapacity(n int) Option { return func(o *options) { o.watchCapacity = n } }
 
 // WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
 // Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost event
@@ -325,9 +341,7 @@ func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger 
 // WithRegisterer registers the generator's metrics, and those of a Runtime that implements
 // prometheus.Collector. The default registers nothing. A failed registration is logged. To use one
 // registry for two generators, give each a label with prometheus.WrapRegistererWith.
-func WithRegisterer(registerer prometheus.Registerer) Option {
-	return func(o *options) { o.registerer = registerer }
-}
+func WithRegisterer(r prometheus.Registerer) Option { return func(o *options) { o.registerer = r } }
 
 // WithoutKubeletMetrics does not register the generator's metrics with names that begin with kubelet_.
 // Use it in a program that has its own, such as a kubelet, because a registry accepts each name once.
@@ -335,22 +349,16 @@ func WithRegisterer(registerer prometheus.Registerer) Option {
 func WithoutKubeletMetrics() Option { return func(o *options) { o.noKubeletMetrics = true } }
 
 // WithRelistThreshold sets when Healthy reports false: when the last successful relist, or unanswered
-// inspections, are older than threshold. Zero or less selects DefaultRelistThreshold, the default.
-func WithRelistThreshold(threshold time.Duration) Option {
-	return func(o *options) { o.relistThreshold = threshold }
-}
+// inspections, are older than this. Zero or less selects DefaultRelistThreshold, the default.
+func WithRelistThreshold(d time.Duration) Option { return func(o *options) { o.relistThreshold = d } }
 
 // WithInspectionWorkers sets how many inspections run at once. Up to 64 inspections that are slow, having run for
 // longer than a relist period, are not counted. Zero or less selects DefaultInspectionWorkers, the default.
-func WithInspectionWorkers(workers int) Option {
-	return func(o *options) { o.inspectionWorkers = workers }
-}
+func WithInspectionWorkers(n int) Option { return func(o *options) { o.inspectionWorkers = n } }
 
 // WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call has failed and
 // is cancelled; a later answer is discarded. Zero or less selects DefaultRuntimeRequestTimeout, the default.
-func WithRuntimeRequestTimeout(timeout time.Duration) Option {
-	return func(o *options) { o.requestTimeout = timeout }
-}
+func WithRuntimeRequestTimeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on RequestRelist.
 // It opens no stream and lists no single pods. Blocked readers wait for the next full relist.

@@ -2,9 +2,15 @@
 // names. It lists the pods of a container runtime, turns the difference between two lists into pod lifecycle
 // events, and keeps a cache of pod statuses. Readers of the cache can wait for a status that is new enough.
 //
-// NewGenericPLEG makes a generator from a Runtime and a PodCache. Package cri connects to a runtime,
-// and package plegz serves a page of the node. For tests, package plegtest has a fake runtime and
-// package criserver a CRI server. docs/GUIDE.md in the repository builds an agent step by step.
+// New makes a generator from a Runtime. There are more packages:
+//
+//   - cri is the Runtime for containerd, CRI-O and other CRI runtimes;
+//   - podworkers has a worker for each pod, for agents that act on pods;
+//   - plegz serves a page of the node;
+//   - plegtest has a fake runtime, and a conformance test for a Runtime of your own;
+//   - plegtest/criserver is a CRI server for tests.
+//
+// docs/GUIDE.md in the repository builds an agent step by step.
 //
 // # Data flow
 //

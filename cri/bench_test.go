@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
@@ -13,7 +12,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -152,7 +150,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 		b.Run(fmt.Sprintf("labels=%d/by=generator", labels), func(b *testing.B) {
 			benchmarkHeap(b, endpoint, pods, func(r *cri.Runtime) any {
 				cache := pleg.NewCache()
-				g := pleg.NewGenericPLEG(r, 0, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+				g := pleg.New(r, pleg.WithCache(cache), pleg.WithLogger(logr.Discard()))
 				_ = g.Relist(b.Context())
 				if n := len(cache.GetAll()); n != pods {
 					b.Fatalf("%d pods", n)

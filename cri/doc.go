@@ -6,8 +6,7 @@
 //		return err
 //	}
 //	defer runtime.Close()
-//	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-//		pleg.NewCache(), clock.RealClock{})
+//	generator := pleg.New(runtime)
 //
 // An agent that may start before its runtime uses [Dial] instead of Connect. Dial returns at once.
 // Until the runtime answers, the generator is unhealthy, and the reason has the endpoint.

@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -94,8 +93,7 @@ func ExampleDial() {
 		panic(err) // no runtime can ever be there
 	}
 	defer runtime.Close()
-	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime)
 
 	_ = generator.Relist(context.Background())
 	healthy, err := generator.Healthy()

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -53,7 +52,7 @@ func inBubble(t *testing.T, test func(*testing.T, *criserver.Server, *pleg.Gener
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
 		must(t, err)
 		defer r.Close()
-		g := pleg.NewGenericPLEG(r, 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+		g := pleg.New(r, pleg.WithLogger(logr.Discard()))
 		g.Start(t.Context())
 		defer g.Stop()
 		must(t, g.WaitForSync(t.Context()))

@@ -20,7 +20,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -158,7 +157,7 @@ func describedMetrics(t *testing.T) map[string]bool {
 	}
 	defer runtime.Close()
 	var collectors collectorsOf
-	pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
+	pleg.New(runtime,
 		pleg.WithRegisterer(&collectors))
 	name := regexp.MustCompile(`fqName: "([^"]+)"`)
 	names := make(map[string]bool)
@@ -272,7 +271,7 @@ type troubled struct {
 
 func newTroubled() troubled {
 	rt, cache := plegtest.NewRuntime(), pleg.NewCache()
-	return troubled{rt, cache, pleg.NewGenericPLEG(rt.Plain(), 0, 0, cache, clock.RealClock{},
+	return troubled{rt, cache, pleg.New(rt.Plain(), pleg.WithCache(cache),
 		pleg.WithLogger(logr.Discard()))}
 }
 

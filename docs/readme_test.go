@@ -87,6 +87,7 @@ func readFile(t *testing.T, path string) string {
 
 // defaults are the constants that options name as their default.
 var defaults = map[string]any{
+	"pleg.DefaultRelistPeriod":          pleg.DefaultRelistPeriod,
 	"pleg.DefaultRelistThreshold":       pleg.DefaultRelistThreshold,
 	"pleg.DefaultChannelCapacity":       pleg.DefaultChannelCapacity,
 	"pleg.DefaultInspectionWorkers":     pleg.DefaultInspectionWorkers,

@@ -68,9 +68,6 @@ readmeTest() {
 		import (
 			"testing"
 			"testing/synctest"
-			"time"
-
-			"k8s.io/utils/clock"
 
 			"github.com/kubepleg/pleg"
 			"github.com/kubepleg/pleg/plegtest"

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
@@ -16,7 +14,7 @@ import (
 // A unit test needs no node, no goroutine and no waiting: set pods, relist, read events.
 func Example() {
 	rt := plegtest.NewRuntime()
-	g := pleg.NewGenericPLEG(rt, 100, time.Second, pleg.NewCache(), clock.RealClock{})
+	g := pleg.New(rt)
 	events := g.Watch()
 
 	rt.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
@@ -34,7 +32,7 @@ func Example() {
 	// web ContainerDied nginx
 }
 
-// A fault makes an inspection hang until it is healed.
+// A fault makes an inspection block until it is healed.
 func ExampleRuntime_Inject() {
 	rt := plegtest.NewRuntime()
 	rt.SetPod(plegtest.NewPod("web"))

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/grpclog"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -100,8 +99,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	cache, registry := pleg.NewCache(), prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildOf().gauge(), nodeNameGauge(f.nodeName))
-	generator := pleg.NewGenericPLEG(runtime, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		cache, clock.RealClock{}, pleg.WithRegisterer(registry), pleg.WithLogger(logger))
+	generator := pleg.New(runtime, pleg.WithCache(cache), pleg.WithRegisterer(registry), pleg.WithLogger(logger))
 
 	log.Info("Watching", "runtime", runtime.DescribeRuntime(), "node", f.nodeName, "version", buildOf().version)
 	if f.endpoint == demoEndpoint {

@@ -179,7 +179,7 @@ func TestLagText(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	cache := pleg.NewCache()
-	g := pleg.NewGenericPLEG(rt, 10, time.Second, cache, clock.RealClock{}, pleg.WithLogger(klog.Logger{}))
+	g := pleg.New(rt, pleg.WithCache(cache), pleg.WithLogger(klog.Logger{}))
 	events := g.Watch()
 	// look relists and describes what there is of the container.
 	look := func(began time.Time) (lines []line) {

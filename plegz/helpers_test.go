@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -48,7 +47,7 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 	t.Helper()
 	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
 	n.EmitOnChange(true)
-	n.g = pleg.NewGenericPLEG(runtime, 0, 0, n.cache, clock.RealClock{},
+	n.g = pleg.New(runtime, pleg.WithCache(n.cache),
 		pleg.WithLogger(logr.Discard()))
 	n.Handler = plegz.Handler(n.g, append(opts, plegz.WithNodeName("node-7"))...)
 	t.Cleanup(n.g.Stop)

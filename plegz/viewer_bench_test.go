@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -36,7 +35,7 @@ func benchmarkViewers(b *testing.B, viewers int) {
 	const pods = 1000
 	n := &node{Runtime: plegtest.NewRuntime(), cache: pleg.NewCache()}
 	n.EmitOnChange(true)
-	n.g = pleg.NewGenericPLEG(n.Runtime, 0, 0, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	n.g = pleg.New(n.Runtime, pleg.WithCache(n.cache), pleg.WithLogger(logr.Discard()))
 	ids := make([]string, pods)
 	uids := make([]types.UID, pods)
 	for i := range pods {

@@ -17,7 +17,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -47,7 +46,7 @@ func onNode(t *testing.T, test func(t *testing.T, n *node)) {
 		}
 		defer runtime.Close()
 		cache := pleg.NewCache()
-		generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{})
+		generator := pleg.New(runtime, pleg.WithCache(cache))
 		generator.Start(t.Context())
 		defer generator.Stop()
 		sandbox := server.RunPod(criserver.PodConfig{UID: "cart", Name: "cart-0", Namespace: "shop",

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/signal"
 
-	"k8s.io/utils/clock"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 )
@@ -30,7 +28,7 @@ func attribute(ctx context.Context, endpoint string, pids []string) error {
 		return err
 	}
 	defer runtime.Close()
-	generator := pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime)
 	generator.Start(ctx)
 	defer generator.Stop()
 	if err := generator.WaitForSync(ctx); err != nil {

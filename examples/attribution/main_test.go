@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest/criserver"
@@ -27,7 +25,7 @@ func TestLookUp(t *testing.T) {
 	}
 	defer runtime.Close()
 	// Only a list that is asked for finds anything: no periodic list comes, and no event.
-	generator := pleg.NewGenericPLEG(runtime, 0, time.Hour, pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(runtime, pleg.WithRelistPeriod(time.Hour))
 	generator.Start(t.Context())
 	defer generator.Stop()
 	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // whose end has the node listed once more

@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/signal"
 
-	"k8s.io/utils/clock"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 )
@@ -36,8 +34,7 @@ func deaths(ctx context.Context, endpoint string, out io.Writer) error {
 		return err
 	}
 	defer runtime.Close()
-	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}) // 0 selects the defaults
+	generator := pleg.New(runtime)
 	generator.Start(ctx)
 	defer generator.Stop()
 

@@ -18,7 +18,6 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -70,7 +69,7 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	}
 	defer runtime.Close()
 	cache := pleg.NewCache()
-	generator := pleg.NewGenericPLEG(runtime, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	generator := pleg.New(runtime, pleg.WithCache(cache), pleg.WithLogger(logr.Discard()))
 	events := generator.Subscribe(ctx, pleg.WithCapacity(10000))
 	var mu sync.Mutex
 	encoder := json.NewEncoder(out)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -248,8 +247,7 @@ func (n *node) newWatcher(exitEvents bool, options ...pleg.Option) *watcher {
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), opts...)
 	n.must(err)
 	w := &watcher{node: n, cache: pleg.NewCache(), read: make(chan received, 1000), deaths: make(map[string]int)}
-	w.generator = pleg.NewGenericPLEG(runtime, 0, 0, w.cache, clock.RealClock{},
-		append(options, pleg.WithLogger(testLogger(n.t)))...)
+	w.generator = pleg.New(runtime, append(options, pleg.WithCache(w.cache), pleg.WithLogger(testLogger(n.t)))...)
 	events := w.generator.Watch()
 	w.generator.Start(n.t.Context())
 	var joined sync.WaitGroup

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -52,7 +51,7 @@ func onNode(t *testing.T, test func(t *testing.T, runtime *plegtest.Runtime, g *
 		runtime := plegtest.NewRuntime()
 		runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx"), plegtest.Running("setup"), plegtest.Running("old")))
 		runtime.ExitContainer("web", "old", 1, "Error")
-		g := pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{})
+		g := pleg.New(runtime)
 		g.Start(t.Context())
 		defer g.Stop()
 		test(t, runtime, g)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
@@ -54,7 +52,7 @@ func inWorkers(workers int, f func()) (wait func()) {
 func Example_workQueue() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-	generator := pleg.NewGenericPLEG(runtime, 10, time.Second, cache, clock.RealClock{})
+	generator := pleg.New(runtime, pleg.WithCache(cache))
 	generator.Start(context.Background())
 	defer generator.Stop()
 

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -46,8 +45,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		return err
 	}
 	defer node.Close()
-	generator := pleg.NewGenericPLEG(node, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod,
-		pleg.NewCache(), clock.RealClock{})
+	generator := pleg.New(node)
 	generator.Start(ctx)
 	defer generator.Stop()
 	for e := range generator.Subscribe(ctx) {

@@ -77,7 +77,7 @@ type Agent struct {
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
 		changed: make(chan struct{}, 1), notReady: errors.New("the runtime has not reported it is ready")}
-	a.generator = pleg.NewGenericPLEG(a.Reader, pleg.DefaultChannelCapacity, pleg.DefaultRelistPeriod, a.cache, a.Clock,
+	a.generator = pleg.New(a.Reader, pleg.WithCache(a.cache), pleg.WithClock(a.Clock),
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
 	a.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 })) // kubernetes-mixin joins with it

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 
 	"github.com/go-logr/logr"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -40,7 +39,7 @@ func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node,
 		return nil, fmt.Errorf("connecting to the node: %w", err)
 	}
 	n.stop = append(n.stop, func() { _ = runtime.Close() })
-	n.Generator = pleg.NewGenericPLEG(runtime, 0, 0, pleg.NewCache(), clock.RealClock{},
+	n.Generator = pleg.New(runtime,
 		pleg.WithLogger(logr.Discard()))
 	n.Generator.Start(context.Background())
 	n.stop = append(n.stop, n.Generator.Stop)

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/test/proctest"
@@ -90,7 +89,7 @@ func startFake(t *testing.T) (rt *plegtest.Runtime, address string, end func()) 
 		ConstLabels: prometheus.Labels{"version": "v0.0.0"}})
 	version.Set(1)
 	registry.MustRegister(version, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	generator := pleg.NewGenericPLEG(rt, 0, 0, pleg.NewCache(), clock.RealClock{},
+	generator := pleg.New(rt,
 		pleg.WithLogger(logr.Discard()), pleg.WithRegisterer(registry))
 	generator.Start(t.Context())
 	t.Cleanup(generator.Stop)

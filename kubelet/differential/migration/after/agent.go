@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"               //nolint:staticcheck // two packages have become one
 	kubecontainer "github.com/kubepleg/pleg" //nolint:staticcheck // the same
@@ -22,7 +21,7 @@ import (
 func New(runtime kubecontainer.Runtime) *Agent {
 	cache := kubecontainer.NewCache()
 	return &Agent{
-		generator: pleg.NewGenericPLEG(runtime, 1000, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard())),
+		generator: pleg.New(runtime, pleg.WithCache(cache), pleg.WithLogger(logr.Discard())),
 		cache:     cache, synced: make(map[types.UID]time.Time),
 	}
 }
