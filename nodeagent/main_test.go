@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -257,38 +256,6 @@ func TestShippedManifests(t *testing.T) {
 				t.Errorf("%s: there is no program %s", file.Name(), c.Image)
 			}
 		}
-	}
-}
-
-// The agent is small enough to be read: at most 3,700 lines, with comments and blank ones, without tests and their
-// helpers, and without the programs of the demonstration. The folder that shows the library has at most 800.
-func TestSize(t *testing.T) {
-	lines := 0
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == "demo" || entry.Name() == "podtest"):
-			return fs.SkipDir
-		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		source, err := os.ReadFile(path)
-		lines += bytes.Count(source, []byte("\n"))
-		return err
-	})
-	if err != nil || lines > 3700 || lines < 1000 {
-		t.Errorf("%d lines, %v", lines, err)
-	}
-	lines = 0
-	paths, err := filepath.Glob("internal/agent/*.go")
-	for _, path := range paths {
-		if source, err := os.ReadFile(path); err == nil && !strings.HasSuffix(path, "_test.go") {
-			lines += bytes.Count(source, []byte("\n"))
-		}
-	}
-	if err != nil || lines > 800 || lines < 100 {
-		t.Errorf("%d lines to read for the library, %v", lines, err)
 	}
 }
 
