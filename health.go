@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -307,15 +308,22 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 }
 
 // Pods returns the newest listed pods, sorted by UID, inspected or not. It never waits for the runtime.
-func (g *GenericPLEG) Pods() Pods {
+func (g *GenericPLEG) Pods() []*Pod {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	recs := g.reconciler.records.present()
-	pods := make(Pods, len(recs))
+	pods := make([]*Pod, len(recs))
 	for i, rec := range recs {
 		pods[i] = rec.pod
 	}
 	return pods
+}
+
+// Pod returns the newest listed pod with a UID, inspected or not; nil if there is none. It never waits for the runtime.
+func (g *GenericPLEG) Pod(uid types.UID) *Pod {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return cmp.Or(g.reconciler.records.byUID[uid], &podRecord{}).pod
 }
 
 // HealthReport returns the health and the facts behind it. It has no side effects and never blocks.

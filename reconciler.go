@@ -58,14 +58,12 @@ type reconciler struct {
 }
 
 func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster, m *metrics) *reconciler {
-	r := &reconciler{
+	return &reconciler{
 		cfg: cfg, sched: schedule.New(cfg), cache: cache,
 		records: &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)},
 		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
 		lastInspection: now,
 	}
-	r.sched.Now = now
-	return r
 }
 
 // step handles the inputs at a time, and returns the outputs.
@@ -252,7 +250,7 @@ func (r *reconciler) beginCalls() {
 func (r *reconciler) chooseCanaries() {
 	all := !r.sched.FullListsStuckSince.IsZero()
 	pods := slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool {
-		return rec.Inspection != nil || !all && !rec.isHealthy()
+		return rec.Inspection != nil || !all && (rec.stale || rec.failures > 0)
 	})
 	slices.SortStableFunc(pods, func(a, b *podRecord) int { return a.lastInspected.Compare(b.lastInspected) })
 	for _, rec := range pods {

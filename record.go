@@ -156,9 +156,6 @@ func (rec *podRecord) makeStale(at stamp) {
 // endBackOff cancels the retry and resets its back-off.
 func (rec *podRecord) endBackOff() { rec.attempts, rec.due[retry] = 0, time.Time{} }
 
-// isHealthy reports whether the cache has a good status that agrees with the record.
-func (rec *podRecord) isHealthy() bool { return rec.pod != nil && !rec.stale && rec.failures == 0 }
-
 // isFailing reports whether the pod's last inspection failed, or is stuck.
 func (rec *podRecord) isFailing() bool {
 	return rec.pod != nil && (rec.failures > 0 || !rec.StuckSince.IsZero())

@@ -317,14 +317,6 @@ type Status struct {
 	Source any
 }
 
-// Pods are pods as a list shows them. Its methods skip nil pods and modify nothing.
-type Pods []*Pod
-
-// FindPodByID returns the pod with a UID, nil if there is none.
-func (p Pods) FindPodByID(uid types.UID) *Pod {
-	return first(p, func(pod *Pod) bool { return pod.ID == uid })
-}
-
 // first returns the first item that fits and is not nil; nil if there is none.
 func first[T any](items []*T, fits func(*T) bool) *T {
 	for _, item := range items {

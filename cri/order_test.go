@@ -238,7 +238,7 @@ func TestClockSetBack(t *testing.T) {
 		status, err := g.Cache().Get("uid")
 		must(t, err)
 		app := status.FindContainerStatusByName("app")
-		listed := g.Pods().FindPodByID("uid").Containers
+		listed := g.Pod("uid").Containers
 		if app.ID.ID != newest || app.RestartCount != 2 || listed[0].ID.ID != newest || listed[2].Attempt != 0 ||
 			status.ActiveContainerStatuses[0] != app {
 			t.Errorf("the present container is %+v, and the list %v", app, idsOf(listed))

@@ -41,7 +41,7 @@ const (
 
 // newCondition returns the health in words, of a report that was made at a time, and finds its calls and pods
 // among the pods.
-func newCondition(r pleg.HealthReport, pods pleg.Pods, now time.Time) condition {
+func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	c := condition{report: r, notes: troubles(&r, now)}
 	switch {

@@ -161,7 +161,7 @@ func (h *history) remember(d departed) {
 }
 
 // observe takes in the pods as they are now. Those that are not listed any more are gone.
-func (h *history) observe(listed pleg.Pods, status func(types.UID) (*pleg.PodStatus, error),
+func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++
 	for _, p := range listed {

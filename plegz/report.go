@@ -44,7 +44,7 @@ type whereabouts struct {
 }
 
 // newReport returns a clipped report with what the pods know of its calls and pods.
-func newReport(c *condition, pods pleg.Pods) *report {
+func newReport(c *condition, pods []*pleg.Pod) *report {
 	r := &report{Sentence: c.sentence, Notes: c.notes, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
 	for _, p := range pods {

@@ -13,17 +13,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-func TestFindPodByID(t *testing.T) {
-	a, b := plegtest.NewPod("a"), plegtest.NewPod("b")
-	all := pleg.Pods{nil, a, b}
-	if got := all.FindPodByID("b"); got != b {
-		t.Errorf("found %v", got)
-	}
-	if all.FindPodByID("c") != nil || pleg.Pods(nil).FindPodByID("") != nil {
-		t.Error("found a pod that is not there")
-	}
-}
-
 func TestFindContainerStatus(t *testing.T) {
 	young := &pleg.Status{Name: "app", State: pleg.ContainerStateRunning}
 	old := &pleg.Status{Name: "app", State: pleg.ContainerStateExited}
@@ -114,8 +103,11 @@ func TestPodsAsListed(t *testing.T) {
 		defer n.Block(plegtest.GetPodStatus, "b")()
 		n.start()
 		want(t, "by UID, not inspected yet or without containers", names(), "a", "b", "c")
-		if pod := n.g.Pods().FindPodByID("b"); pod == nil || pod.Containers[0].ID.ID != "b1" {
+		if pod := n.g.Pod("b"); pod == nil || pod.Containers[0].ID.ID != "b1" {
 			t.Errorf("got %v", pod)
+		}
+		if pod := n.g.Pod("d"); pod != nil {
+			t.Errorf("got %v, which is not there", pod)
 		}
 		if _, known, err := n.cache.Lookup("b"); !known || err != nil {
 			t.Errorf("not inspected yet: %v, %v", known, err)

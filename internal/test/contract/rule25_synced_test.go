@@ -136,7 +136,7 @@ func TestWaitForSyncEndsAsItSyncs(t *testing.T) {
 var _ interface {
 	HasSynced() bool
 	WaitForSync(context.Context) error
-	Pods() pleg.Pods
+	Pods() []*pleg.Pod
 } = (*pleg.GenericPLEG)(nil)
 
 // OnSynced comes when the pods of the first list have been handled, before Start and after.

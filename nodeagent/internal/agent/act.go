@@ -31,7 +31,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		w.again(w.askAgain)
 		return false, nil
 	}
-	view.Listed = w.generator.Pods().FindPodByID(w.uid)
+	view.Listed = w.generator.Pod(w.uid)
 	a := plan.Make(view)
 	switch {
 	case len(a.Kill)+len(a.StopSandboxes) > 0:

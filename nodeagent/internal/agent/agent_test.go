@@ -233,7 +233,7 @@ func TestStuckInspection(t *testing.T) {
 				"  containers: [{name: c"+fmt.Sprint(i)+", image: sleep, imagePullPolicy: Never}]\n"))
 		}
 		n.run(time.Second, pods...)
-		stuck := n.agent.generator.Pods().FindPodByID(pods[0].UID).Containers[0].ID.ID
+		stuck := n.agent.generator.Pod(pods[0].UID).Containers[0].ID.ID
 		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Block: true})
 		n.kill("web")
 		n.wait(time.Second)
