@@ -77,7 +77,8 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if answersNothing(r, now) {
-		say("nothing has been answered since %s: restart the runtime.", forLong(r.StuckRelist.Since, r.StuckRelist.Since, now))
+		since := r.StuckRelist.Since
+		say("nothing has been answered since %s: restart the runtime.", forLong(since, since, now))
 		return append(all, exitTroubles(r, now)...)
 	}
 	names := make(map[types.UID]string, len(r.FailingPods))

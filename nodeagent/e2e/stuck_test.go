@@ -13,7 +13,7 @@ import (
 // that is stuck: ten at once on a busy machine, but less than any back-off or timeout of the agent.
 const longestRestart = 5 * time.Second
 
-// One pod whose inspection is stuck delays no other pod's sync. TestStuckInspection is the same on the embedded runtime.
+// One pod whose inspection is stuck delays no other pod's sync. TestStuckInspection is the same, embedded.
 func TestStuckPod(t *testing.T) {
 	const others = 10
 	n := newNode(t)

@@ -112,7 +112,8 @@ func scenes() []scene {
 		{name: "takeover", title: "kubelet ended and started: ", kills: 2, gap: s, begin: (*node).endKubelet},
 		{name: "frozen", title: "runtime frozen: ", kills: 4, gap: 100 * ms, lasts: *lasts, begin: (*node).freeze},
 		// Less than the 10 s after which containerd retries the deletion, ever more rarely.
-		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s, begin: (*node).blockDelete},
+		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s,
+			begin: (*node).blockDelete},
 		// The gap is longer than the two seconds between two rounds of the kubelet's housekeeping.
 		{name: "wedge", title: "a container is wedged: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).wedge},
 		{ // some of the calls that hang are given up meanwhile, some are not

@@ -223,7 +223,7 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// One pod whose inspection is stuck delays no other pod's sync: 20 containers that die beside it are restarted, and a new
+// One pod whose inspection is stuck delays no other pod's sync: 20 containers that die beside it are restarted, a new
 // pod runs, within half a second of the bubble's time. nodeagent/e2e has the same on containerd.
 func TestStuckInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
