@@ -66,7 +66,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := testnode.Install(ctx, "qemu-system-x86_64", "qemu-system-aarch64", "xz", "busybox"); err != nil {
+	programs := []string{"xz", "busybox"}
+	for _, c := range cells {
+		programs = append(programs, machines[c.arch].command[0])
+	}
+	if err := testnode.Install(ctx, programs...); err != nil {
 		return err
 	}
 	var failed []error
