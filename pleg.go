@@ -120,6 +120,9 @@ const (
 	// a PodSync of its own, and Exit returns how it ended; other PodSyncs have no container. When a PodSync is
 	// delivered, the cache holds the status or the error. A pod that is removed first gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
+	// ContainerCreated comes once for each container, before its other events. Only Handle has it; see
+	// Handler.OnContainerCreated.
+	ContainerCreated PodLifeCycleEventType = "ContainerCreated"
 	// ContainerEnded comes once after ContainerDied, when the end is settled.
 	// Only Handle has it; see Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"

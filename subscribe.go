@@ -67,7 +67,6 @@ type Handler struct {
 	// is called; only its containers change.
 	OnPodRemoved func(*Pod)
 	// OnContainerCreated is called once for each container, in any state, before its other events.
-	// The kubelet has no such event, so Type is empty.
 	OnContainerCreated func(*PodLifecycleEvent)
 	// OnContainerStarted is called for each container that ran, before OnContainerDied, even if it
 	// ended before a list showed it running.
@@ -102,7 +101,7 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 	options := g.subscription(opts)
 	options.Events = inSteps(h.events)
 	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
-		containerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
+		ContainerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
 		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync,
 	}
 	refused := make(map[types.UID]bool) // the pods that h does not want
@@ -131,11 +130,10 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 
 // The types of the events that only Handle gets.
 const (
-	podAdded         PodLifeCycleEventType = "podAdded"
-	podChanged       PodLifeCycleEventType = "podChanged"
-	podRemoved       PodLifeCycleEventType = "podRemoved"
-	synced           PodLifeCycleEventType = "synced"
-	containerCreated PodLifeCycleEventType = ""
+	podAdded   PodLifeCycleEventType = "podAdded"
+	podChanged PodLifeCycleEventType = "podChanged"
+	podRemoved PodLifeCycleEventType = "podRemoved"
+	synced     PodLifeCycleEventType = "synced"
 )
 
 // events returns the events of one step for the handler; see inSteps.
@@ -163,7 +161,7 @@ func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
 	was, statuses := finder(known.containers()), finder(u.statuses)
 	for _, c := range u.pod.containers() {
 		if was(c.ID.ID) == nil {
-			add(containerCreated, u.pod, c, statuses(c.ID.ID))
+			add(ContainerCreated, u.pod, c, statuses(c.ID.ID))
 		}
 	}
 	for _, e := range stepEvents(delivered, u) {

@@ -344,7 +344,7 @@ func TestHandleContainerCreated(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		want(t, "what exists", lines, " a1 true", " a2 true",
+		want(t, "what exists", lines, "ContainerCreated a1 true", "ContainerCreated a2 true",
 			"ContainerStarted a2 true", "ContainerDied a2 true", "synced")
 		lines = nil
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a3"), plegtest.Created("a4")))
@@ -353,7 +353,7 @@ func TestHandleContainerCreated(t *testing.T) {
 		n.relist()
 		synctest.Wait()
 		slices.Sort(lines[2:])
-		want(t, "changes", lines, " a3 false", " a4 false", "ContainerStarted a1 false", "ContainerStarted a3 false")
+		want(t, "changes", lines, "ContainerCreated a3 false", "ContainerCreated a4 false", "ContainerStarted a1 false", "ContainerStarted a3 false")
 		cancel()
 		synctest.Wait()
 	})
