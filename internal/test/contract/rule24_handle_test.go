@@ -353,7 +353,8 @@ func TestHandleContainerCreated(t *testing.T) {
 		n.relist()
 		synctest.Wait()
 		slices.Sort(lines[2:])
-		want(t, "changes", lines, "ContainerCreated a3 false", "ContainerCreated a4 false", "ContainerStarted a1 false", "ContainerStarted a3 false")
+		want(t, "changes", lines, "ContainerCreated a3 false", "ContainerCreated a4 false",
+			"ContainerStarted a1 false", "ContainerStarted a3 false")
 		cancel()
 		synctest.Wait()
 	})
