@@ -29,7 +29,7 @@ func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 			}
 			config := watcherConfig{Endpoint: n.daemon.Endpoint()}
 			pod := n.runPod("away")
-			phases := n.runMortals(pod, 4, min(*awayRounds, *awayTogether))
+			phases := n.runMortals(pod, 4, 1)
 			var before *awayWatcher
 			if test.restarts {
 				before = n.startWatcher("before", config)

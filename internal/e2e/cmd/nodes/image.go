@@ -68,6 +68,13 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	if err != nil {
 		return "", "", err
 	}
+	newest := programs
+	if c.runtime == "containerd-1.7" { // which a test upgrades
+		newest, _, err = testnode.Prepare(ctx, testnode.DefaultRuntime, c.arch, filepath.Join(system, "bin", "busybox"))
+		if err != nil {
+			return "", "", err
+		}
+	}
 	test := filepath.Join(into, "e2e.test")
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-o", test, ".")
 	build.Dir = filepath.Join(root, "internal", "e2e")
@@ -107,6 +114,7 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	a.file("node/e2e.test", test)
 	a.tree("", system)
 	a.tree(filepath.Join("src", ".cache", filepath.Base(programs)), programs)
+	a.tree(filepath.Join("src", ".cache", filepath.Base(newest)), newest) // each path is added once
 	a.tree(filepath.Join("src", ".cache", filepath.Base(images)), images)
 	return kernel, initrd, errors.Join(a.end(), compressed.Close())
 }
