@@ -8,7 +8,7 @@ export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" GOWORK=off
 made=$PWD/.cache/kubelet
 
 build() { go run ./kubelet/build "$@"; }
-ten_pods() { (cd internal/e2e && go test -vet=off -count=1 -v ./kubelet/tenpods -programs="$1"); }
+ten_pods() { (cd kubelet/e2e && go test -vet=off -count=1 -v ./tenpods -programs="$1"); }
 
 # vendored makes a module that vendors a kubelet, which is its program too, and has a copy of it
 # built on the library. Its grpc is KubeEdge's: that of the kubelet is too old for the library.
