@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +17,7 @@ import (
 
 // containedVariable, with the value yes, has the generators of TestExitsWhileTheRuntimeIsAway run as the
 // DaemonSet of plegwatch/deploy/ has its agents run: in a cgroup of a pod, with a cgroup namespace of their own, with
-// the runtime's directory as the only mount, read-only, and without capabilities.
+// the runtime's directory as the only mount, read-only, and with one capability.
 const containedVariable = "PLEG_E2E_CONTAINED"
 
 // contained runs a generator, in a container if that was asked for.
@@ -107,21 +106,19 @@ func enter(state string) error {
 	if err != nil || string(own) != "0::/\n" {
 		return fmt.Errorf("the agent is not at the root of a cgroup namespace but in %q: %w", own, err)
 	}
-	return dropCapabilities()
+	return boundCapabilities(unix.CAP_DAC_OVERRIDE)
 }
 
-// dropCapabilities drops them for all threads.
-func dropCapabilities() error {
+// boundCapabilities takes all capabilities but one away from what this process may execute; see keepCapability.
+func boundCapabilities(one uintptr) error {
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+		if c == one {
+			continue
+		}
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if errno != 0 && errno != unix.EINVAL { // the kernel does not have it
 			return fmt.Errorf("dropping capability %d: %w", c, errno)
 		}
-	}
-	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
-		uintptr(unsafe.Pointer(&none)), 0); errno != 0 {
-		return fmt.Errorf("dropping capabilities: %w", errno)
 	}
 	return nil
 }
