@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -320,10 +319,13 @@ func (g *GenericPLEG) Pods() []*Pod {
 }
 
 // Pod returns the newest listed pod with a UID, inspected or not; nil if there is none. It never waits for the runtime.
-func (g *GenericPLEG) Pod(uid types.UID) *Pod {
+func (g *GenericPLEG) Pod(uid types.UID) (pod *Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return cmp.Or(g.reconciler.records.byUID[uid], &podRecord{}).pod
+	if rec := g.reconciler.records.byUID[uid]; rec != nil {
+		pod = rec.pod
+	}
+	return pod
 }
 
 // HealthReport returns the health and the facts behind it. It has no side effects and never blocks.

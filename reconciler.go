@@ -59,10 +59,9 @@ type reconciler struct {
 
 func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster, m *metrics) *reconciler {
 	return &reconciler{
-		cfg: cfg, sched: schedule.New(cfg), cache: cache,
+		cfg: cfg, sched: schedule.New(cfg), cache: cache, lastInspection: now,
 		records: &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)},
 		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
-		lastInspection: now,
 	}
 }
 
