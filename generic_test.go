@@ -42,6 +42,9 @@ func TestConstructorRejectsNil(t *testing.T) {
 		{"runtime", func() { pleg.NewGenericPLEG(nil, 1, 1, cache, clk) }},
 		{"cache", func() { pleg.NewGenericPLEG(rt, 1, 1, nil, clk) }},
 		{"clock", func() { pleg.NewGenericPLEG(rt, 1, 1, cache, nil) }},
+		{"runtime", func() { pleg.New(nil) }},
+		{"cache", func() { pleg.New(rt, pleg.WithCache(nil)) }},
+		{"clock", func() { pleg.New(rt, pleg.WithClock(nil)) }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			defer func() {
@@ -53,6 +56,31 @@ func TestConstructorRejectsNil(t *testing.T) {
 		})
 	}
 	pleg.NewGenericPLEG(rt, 1, 1, cache, clk, nil) // an option that is nil changes nothing
+}
+
+// New has the defaults, and options for what NewGenericPLEG has as arguments.
+func TestNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
+		if g := pleg.New(rt); g.Cache() == nil || g.Clock() != (clock.RealClock{}) ||
+			cap(g.Watch()) != pleg.DefaultChannelCapacity {
+			t.Errorf("cache %v, clock %v, capacity %d", g.Cache(), g.Clock(), cap(g.Watch()))
+		}
+		fake := clocktesting.NewFakeClock(time.Now())
+		if g := pleg.New(rt, pleg.WithCache(cache), pleg.WithClock(fake)); g.Cache() != cache || g.Clock() != fake {
+			t.Errorf("cache %v, clock %v", g.Cache(), g.Clock())
+		}
+		g := pleg.New(rt.Plain(), pleg.WithRelistPeriod(3*time.Second), pleg.WithWatchCapacity(7))
+		if got := cap(g.Watch()); got != 7 {
+			t.Errorf("capacity %d", got)
+		}
+		g.Start(t.Context())
+		defer g.Stop()
+		time.Sleep(10 * time.Second)
+		if got := rt.Calls(plegtest.GetPods); got != 4 {
+			t.Errorf("%d lists in 10 s", got)
+		}
+	})
 }
 
 // The zero value of a PodCache is an empty cache, for readers and for a generator.

@@ -44,6 +44,9 @@ func TestHintsOfContainerd1(t *testing.T) {
 			next("the removal", id, "uid")
 			must(t, s.RemovePodSandbox(sandbox))
 			next("the sandbox's removal", sandbox, "uid")
+			if got := s.Calls("ContainerStatus"); got != 0 {
+				t.Errorf("%d containers were asked for their pods, although lists work", got)
+			}
 		})
 	}
 }
@@ -121,7 +124,8 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 				must(t, s.StartContainer(stuck))
 				serverconfig.Of(s).ResetCalls()
 				inKnown := runContainer(t, s, known, "app")
-				inNew := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "new"}), "app")
+				newPod := s.RunPod(criserver.PodConfig{UID: "new"})
+				inNew := runContainer(t, s, newPod, "app")
 				time.Sleep(300 * time.Millisecond)
 				started := map[string]types.UID{}
 				for len(events) > 0 {
@@ -131,6 +135,28 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 				}
 				if len(started) != 2 || started[inKnown] != "known" || started[inNew] != "new" {
 					t.Errorf("started: %v", started)
+				}
+				must(t, s.ExitContainer(inNew, 3, ""))
+				time.Sleep(300 * time.Millisecond)
+				code := -1
+				for len(events) > 0 {
+					if e := <-events; e.Type == pleg.ContainerDied && e.Data == inNew {
+						code, _, _ = e.Exit()
+					}
+				}
+				if code != 3 {
+					t.Errorf("its exit code is %d", code)
+				}
+				must(t, s.RemoveContainer(inNew))
+				runContainer(t, s, newPod, "next") // its start has the pod listed
+				time.Sleep(300 * time.Millisecond)
+				removed := false
+				for len(events) > 0 {
+					e := <-events
+					removed = removed || e.Type == pleg.ContainerRemoved && e.Data == inNew
+				}
+				if !removed {
+					t.Error("the next list of its pod has not shown that it is gone")
 				}
 			}, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{MaxSend: 10_000}))
 		})
