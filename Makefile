@@ -143,7 +143,7 @@ plegwatch: ## the program, .cache/plegwatch
 	cd plegwatch && go build -o ../../.cache/plegwatch .
 
 .PHONY: nodeagent
-nodeagent: ## the node agent of nodeagent on a runtime of its own; Ctrl-C ends it
+nodeagent: ## the node agent on a runtime of its own; Ctrl-C ends it
 	cd nodeagent && go run .
 
 .PHONY: live

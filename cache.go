@@ -298,8 +298,8 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 // successfully, with what lists have of them. If several pods have the ID, which is bad data, the newest is returned.
 //
 // Lost containers, names and addresses are found for one more minute, by the generator's clock, because
-// flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. At
-// most 20,000 such entries are kept, of which a container has two; without a generator, none.
+// flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. The
+// cache keeps at most 20,000 such entries, two for each container. Without a generator, it keeps none.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""

@@ -51,7 +51,7 @@ func TestFilesAreInOrder(t *testing.T) {
 	place := func(p token.Pos) int { return slices.Index(filesInOrder, fset.Position(p).Filename) }
 	for id, used := range info.Uses {
 		typeName, isType := used.(*types.TypeName)
-		// Methods are where their work is done, and not beside the type of their receiver.
+		// A method need not be in the file of its receiver's type.
 		isReceiver := isType && (typeName.Name() == "reconciler" || typeName.Name() == "GenericPLEG")
 		if used.Pkg() == pkg && !isReceiver && place(used.Pos()) < place(id.Pos()) && !isField(used) {
 			t.Errorf("%s uses %s of %s", fset.Position(id.Pos()), used.Name(), fset.Position(used.Pos()).Filename)

@@ -44,9 +44,9 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //     former has no stream, and the latter sends each event to only one of its readers.
 //
 // Otherwise, for containerd 1.6 and 1.7, containerd's own stream is read instead: creations, starts
-// and removals. Its events have no pod if no list has shown the container yet. While full lists fail, a
-// ContainerStatus call tells the pod of a container that starts; then observe is also called from other
-// goroutines. If connected panics, the stream ends.
+// and removals. Its events have no pod if no list has shown the container yet. While full lists fail, the
+// pod of a container that starts comes from a ContainerStatus call, and observe is called in another goroutine.
+// If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// The runtime may have been replaced since the last connection.
 	v, err := r.askVersion(ctx, eventStream)

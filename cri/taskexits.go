@@ -66,8 +66,8 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 // maxPodQuestions is how many calls of askPodOf run at once.
 const maxPodQuestions = 8
 
-// watchTaskHints reads containerd's stream of creations, starts and removals. While full lists fail, a hint
-// without a pod would be of no use: the status of a container that starts then tells its pod.
+// watchTaskHints reads containerd's stream of creations, starts and removals. A hint without a pod leads to a
+// full list. While full lists fail, it looks up the pod of a container that starts in the container's status.
 func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -38,8 +38,8 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// The text and the JSON of a node with a pod that runs, one that crashes and is restarted,
-// one that is gone, one whose end only an exit event has told, and one whose inspection is stuck.
+// The text and the JSON of a node with five pods: one runs, one crashes and is restarted, one is gone, one
+// has an unconfirmed exit, and the inspection of one is stuck.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -94,14 +94,13 @@ func (n *node) stopShim(id string) (resume func()) {
 	return resume
 }
 
-// long is how long a call must go without an answer to be taken for one that is stuck: a hundred
-// times what it takes.
+// long is the time after which an unanswered call counts as stuck: a hundred times what an answer takes.
 const long = time.Second
 
 // calls are calls to the runtime, by what a test calls them.
 type calls map[string]func(context.Context) error
 
-// stuck makes calls at once, and returns those that are not answered.
+// stuck makes the calls in parallel, and reports for each whether it is stuck.
 func (n *node) stuck(all calls) map[string]bool {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, long)

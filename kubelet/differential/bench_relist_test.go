@@ -92,10 +92,9 @@ func BenchmarkFirstRelist(b *testing.B) {
 	})
 }
 
-// BenchmarkStuckPod changes 50 pods at once, of one of which the inspection is stuck,
-// and the 49 others once more after 2.5 s. Delivered is how many of the 49 had events
-// after 5 s, and current how many of them also of their second change. The time is
-// always 5 s and means nothing.
+// BenchmarkStuckPod changes 50 pods at once. The inspection of one of them is stuck; the 49 others change
+// again after 2.5 s. Delivered is how many of the 49 had events after 5 s, and current how many had events
+// of both changes. The time is always 5 s and means nothing.
 func BenchmarkStuckPod(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 50

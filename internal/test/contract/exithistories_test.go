@@ -323,7 +323,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		t.Errorf("%d deaths are counted, %d were told, there were %d", total, diedNews, len(deaths))
 	}
 	if got := countedTransitions(t, reg); got < transitions {
-		t.Errorf("%v transitions are counted, %v were told", got, transitions)
+		t.Errorf("%v transitions are counted, %v were delivered", got, transitions)
 	}
 	// the slow subscriber
 	sre := newReplay(t)

@@ -85,7 +85,7 @@ type model struct {
 	seenExited map[string]bool
 	// deaths counts those of containers that were published and are no part of the beginning.
 	deaths float64
-	// events counts those that watch has sent, without PodSync.
+	// events is the number of events from watch, without PodSyncs.
 	events float64
 	reg    *prometheus.Registry
 

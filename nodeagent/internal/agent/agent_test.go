@@ -223,8 +223,8 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// One pod whose inspection is stuck delays no other pod's sync: 20 containers that die beside it are restarted, a new
-// pod runs, within half a second of the bubble's time. nodeagent/e2e has the same on containerd.
+// A pod whose inspection is stuck delays no other pod's sync. Within half a second of the bubble's time, 20
+// dead containers of other pods are restarted, and a new pod runs. nodeagent/e2e has the same on containerd.
 func TestStuckInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}

@@ -25,7 +25,7 @@ var wanted = []string{
 	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
 	// for some seconds, and ends even if the stream is still down.
 	"PlegInspectionsStuck watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
-	// The runtime is frozen: it answers neither lists nor the inspections that are made beside a list that is stuck.
+	// The runtime is frozen: it answers neither the stuck list nor the inspections that follow it.
 	"PlegNotSeen agent", "PlegInspectionsStuck agent",
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
