@@ -9,27 +9,46 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A generator over a runtime, and its events as they come. With a container
-// runtime instead of a fake one, the runtime is what cri.Connect returns.
+// How containers end. On a node, the endpoint is containerd's or CRI-O's socket, and cri.Connect finds
+// it if the endpoint is empty.
 func Example() {
-	runtime := plegtest.NewRuntime()
-	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
+	node, err := criserver.Start()
+	if err != nil {
+		panic(err)
+	}
+	defer node.Stop()
+	sandbox := node.RunPod(criserver.PodConfig{Namespace: "shop", Name: "report"})
+	job, err := node.RunContainer(sandbox, criserver.ContainerConfig{Name: "job"})
+	if err != nil {
+		panic(err)
+	}
 
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	runtime, err := cri.Connect(ctx, node.Endpoint())
+	if err != nil {
+		panic(err)
+	}
+	defer runtime.Close()
 	generator := pleg.New(runtime)
-	events := generator.Watch()
-	generator.Start(context.Background())
+	generator.Start(ctx)
 	defer generator.Stop()
 
-	for range 2 {
-		e := <-events
-		fmt.Println(e.Pod.Name, e.Type, e.Data, e.IsSandbox())
-	}
+	_ = generator.Handle(ctx, pleg.Handler{ // until ctx ends
+		OnSynced: func() { _ = node.ExitContainer(job, 0, "") },
+		OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
+			code, reason, _ := e.Exit()
+			fmt.Println(e.Pod.Namespace, e.Pod.Name, e.Container.Name, code, reason)
+			cancel()
+		},
+	})
 	// Output:
-	// web ContainerStarted nginx false
-	// web ContainerStarted web-sandbox true
+	// shop report job 0 Completed
 }
 
 // In a unit test nothing runs and no time passes but what the test says.

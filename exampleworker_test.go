@@ -16,7 +16,7 @@ import (
 // keepRunning restarts containers that die, in a goroutine per pod, until ctx ends. A Sync sees what
 // the one before did, and is called again when restart fails.
 func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.Status) error) error {
-	workers := podworkers.New(ctx, g, podworkers.Options{
+	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(_ context.Context, status *pleg.PodStatus, exists bool) (podworkers.Result, error) {
 			if !exists || len(status.ContainerStatuses) == 0 {
 				return podworkers.Result{}, nil // the worker of a pod that is gone ends
@@ -30,7 +30,7 @@ func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.St
 		},
 		OnError: func(_ types.UID, err error, retry time.Duration) { fmt.Printf("%v: again in %v\n", err, retry) },
 	})
-	return workers.Run(nil)
+	return workers.Run(ctx, nil)
 }
 
 // A pod worker needs no polling and no store of statuses: events say when to look, the cache what

@@ -98,7 +98,16 @@ const (
 )
 
 // PodLifeCycleEventType is the type of a PodLifecycleEvent. The spelling is the kubelet's, so that
-// ported code need not change.
+// ported code need not change. Watch and Subscribe send the kubelet's types; Handle calls a function
+// of the Handler for each type:
+//
+//	                  Watch, Subscribe   Handle
+//	ContainerCreated  -                  OnContainerCreated
+//	ContainerStarted  yes                OnContainerStarted
+//	ContainerDied     yes                OnContainerDied
+//	ContainerEnded    -                  OnContainerEnded
+//	ContainerRemoved  yes                OnContainerRemoved
+//	PodSync           yes                OnPodSync
 type PodLifeCycleEventType string
 
 const (
@@ -120,11 +129,10 @@ const (
 	// a PodSync of its own, and Exit returns how it ended; other PodSyncs have no container. When a PodSync is
 	// delivered, the cache holds the status or the error. A pod that is removed first gets none.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerCreated comes once for each container, before its other events. Only Handle has it; see
-	// Handler.OnContainerCreated.
+	// ContainerCreated comes once for each container, before its other events.
 	ContainerCreated PodLifeCycleEventType = "ContainerCreated"
-	// ContainerEnded comes once after ContainerDied, when the end is settled.
-	// Only Handle has it; see Handler.OnContainerEnded.
+	// ContainerEnded comes once after ContainerDied, when the end is settled; see
+	// Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
 )
 

@@ -45,11 +45,11 @@ func TestConnectFails(t *testing.T) {
 	frozen, err := criserver.Start()
 	must(t, err)
 	defer frozen.Stop()
-	frozen.Inject(criserver.Fault{Method: "Version", Block: true})
+	frozen.Block("Version", "")
 	broken, err := criserver.Start()
 	must(t, err)
 	defer broken.Stop()
-	broken.Inject(criserver.Fault{Method: "Version", Err: status.Error(codes.Internal, "not today")})
+	broken.Fail("Version", "", status.Error(codes.Internal, "not today"))
 
 	for _, test := range []struct {
 		name, endpoint string

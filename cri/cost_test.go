@@ -33,7 +33,7 @@ func TestRPCs(t *testing.T) {
 			case streaming:
 				listSandboxes, listContainers = "StreamPodSandboxes", "StreamContainers"
 			case withoutStreams:
-				serverOpts = append(serverOpts, criserver.WithConfig(serverconfig.Config{PlainLists: true}))
+				serverOpts = append(serverOpts, serverconfig.With[criserver.Option](serverconfig.Config{PlainLists: true}))
 			}
 			s, err := criserver.Start(serverOpts...)
 			must(t, err)
@@ -189,7 +189,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 		t.Skip("makes 20,000 containers")
 	}
 	const containers = 20000
-	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 100}))
+	s, r := serverAndRuntime(t, serverconfig.With[criserver.Option](serverconfig.Config{ListBatch: 100}))
 	fill(s, containers, 0)
 	pods := getPods(t, r)
 	if len(pods) != containers/2 {
@@ -224,7 +224,8 @@ func TestChoiceOfLists(t *testing.T) {
 		want string
 	}{
 		{"has streams", nil, ", streaming lists"},
-		{"has none", []criserver.Option{criserver.WithConfig(serverconfig.Config{PlainLists: true})}, ", plain lists"},
+		{"has none", []criserver.Option{serverconfig.With[criserver.Option](serverconfig.Config{PlainLists: true})},
+			", plain lists"},
 		{"containerd 1.7", []criserver.Option{criserver.WithModel(criserver.Containerd17)}, ", plain lists"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -255,7 +256,7 @@ func TestChoiceOfLists(t *testing.T) {
 
 // A stream that breaks does not cause plain lists, even if the error is Unimplemented.
 func TestBrokenStreamDoesNotFallBack(t *testing.T) {
-	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 1}))
+	s, r := serverAndRuntime(t, serverconfig.With[criserver.Option](serverconfig.Config{ListBatch: 1}))
 	s.RunPod(criserver.PodConfig{})
 	s.RunPod(criserver.PodConfig{})
 	s.Inject(criserver.Fault{Method: "StreamPodSandboxes", BreakAfter: 1, Times: 1,
@@ -312,7 +313,7 @@ func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
 			s, r := serverAndRuntime(t)
 			runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 			pod := getPods(t, r)[0]
-			defer s.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})()
+			defer s.Block("ContainerStatus", "")()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error, 1)
 			go func() {

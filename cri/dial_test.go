@@ -371,7 +371,7 @@ func TestDialSearches(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	other := startServer(t, "other")
-	heal := other.Inject(criserver.Fault{Method: "Version", Err: status.Error(codes.Unimplemented, "unknown service")})
+	heal := other.Fail("Version", "", status.Error(codes.Unimplemented, "unknown service"))
 	pointTo(t, first, other)
 	server := startServer(t, "web")
 	pointTo(t, second, server)
@@ -395,7 +395,7 @@ func TestWithHostRoot(t *testing.T) {
 		must(t, os.MkdirAll(exits, 0o700))
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, socket)), 0o700))
 		s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
-			criserver.WithConfig(serverconfig.Config{ExitFiles: exits}))
+			serverconfig.With[criserver.Option](serverconfig.Config{ExitFiles: exits}))
 		must(t, err)
 		t.Cleanup(s.Stop)
 		pointTo(t, filepath.Join(root, socket), s)

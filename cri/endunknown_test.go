@@ -82,7 +82,7 @@ func TestEndUnknownToCRIO(t *testing.T) {
 			}
 		}
 		t.Run(fmt.Sprint("witness=", witness), func(t *testing.T) {
-			inBubble(t, test, criserver.WithConfig(serverconfig.Config{NoTaskExits: !witness}))
+			inBubble(t, test, serverconfig.With[criserver.Option](serverconfig.Config{NoTaskExits: !witness}))
 		})
 	}
 }
@@ -158,12 +158,12 @@ func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
 		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 		app, other := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "other")
 		time.Sleep(2 * time.Second)
-		s.Inject(criserver.Fault{Method: "ContainerStatus", Object: other, Err: errors.New("broken")})
+		s.Fail("ContainerStatus", other, errors.New("broken"))
 		must(t, s.ExitContainer(app, 3, ""))
 		time.Sleep(15 * time.Second)
 		status, err := g.Cache().Get("uid")
 		if c := status.FindContainerStatusByName("app"); err == nil || c.ExitCode != 3 || c.Unconfirmed {
 			t.Errorf("the cache has %+v, %v", c, err)
 		}
-	}, criserver.WithConfig(serverconfig.Config{NoTaskExits: true}))
+	}, serverconfig.With[criserver.Option](serverconfig.Config{NoTaskExits: true}))
 }

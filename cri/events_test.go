@@ -94,7 +94,7 @@ func TestWatchContainerEvents(t *testing.T) {
 }
 
 func TestEventWithoutSandbox(t *testing.T) {
-	s, r := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{BareEvents: true}))
+	s, r := serverAndRuntime(t, serverconfig.With[criserver.Option](serverconfig.Config{BareEvents: true}))
 	w := watch(t, r)
 	<-w.connected
 	id := s.RunPod(criserver.PodConfig{UID: "uid"})
@@ -222,7 +222,7 @@ func TestEventStreamBreaks(t *testing.T) {
 // A frozen runtime has not accepted a stream.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
-	heal := s.Inject(criserver.Fault{Method: "Version", Block: true})
+	heal := s.Block("Version", "")
 	w := watch(t, r)
 	waitFor(t, func() bool { return serverconfig.Of(s).InFlight("Version") == 1 })
 	heal()

@@ -26,7 +26,7 @@ func crioWithExits(t *testing.T) (dir string, s *criserver.Server, r *cri.Runtim
 	dir = filepath.Join(t.TempDir(), "exits")
 	must(t, os.Mkdir(dir, 0o700))
 	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
-		criserver.WithConfig(serverconfig.Config{ExitFiles: dir}))
+		serverconfig.With[criserver.Option](serverconfig.Config{ExitFiles: dir}))
 	must(t, err)
 	t.Cleanup(s.Stop)
 	return dir, s, connect(t, s, cri.WithExitsDir(dir), quiet)

@@ -134,7 +134,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 	}{
 		{"with the option", nil, []cri.Option{cri.WithoutExitEvents()}, 0, 0},
 		{"a runtime without", []criserver.Option{
-			criserver.WithConfig(serverconfig.Config{NoTaskExits: true}), criserver.WithVersion("docker", "29"),
+			serverconfig.With[criserver.Option](serverconfig.Config{NoTaskExits: true}), criserver.WithVersion("docker", "29"),
 		}, []cri.Option{cri.WithExitsDir("/nowhere")}, 2, 1},
 		{"CRI-O without a folder", []criserver.Option{criserver.WithModel(criserver.CRIO)},
 			[]cri.Option{cri.WithExitsDir("")}, 1, 0},
@@ -382,7 +382,7 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(bundle, "init.pid"), []byte("4711"), 0o600))
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: app, PID: 4713, ExitCode: 1})
 	for code, id := range []string{app, bare} { // the bundle of one is gone
-		must(t, s.ExitContainer(id, int32(code+2), ""))
+		must(t, s.ExitContainer(id, code+2, ""))
 		if got := w.next(t); got.ContainerID != id || got.ExitCode != code+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)
 		}

@@ -120,7 +120,7 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 				}
 				stuck, err := s.CreateContainer(crowd, criserver.ContainerConfig{Name: "stuck"})
 				must(t, err)
-				defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Block: true})()
+				defer s.Block("ContainerStatus", stuck)()
 				must(t, s.StartContainer(stuck))
 				serverconfig.Of(s).ResetCalls()
 				inKnown := runContainer(t, s, known, "app")
@@ -158,7 +158,7 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 				if !removed {
 					t.Error("the next list of its pod has not shown that it is gone")
 				}
-			}, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{MaxSend: 10_000}))
+			}, criserver.WithModel(model), serverconfig.With[criserver.Option](serverconfig.Config{MaxSend: 10_000}))
 		})
 	}
 }

@@ -265,7 +265,7 @@ func TestEitherListFailing(t *testing.T) {
 			[]string{"StreamContainers", "malformed answer"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, _ := serverAndRuntime(t, criserver.WithConfig(serverconfig.Config{ListBatch: 2}))
+			s, _ := serverAndRuntime(t, serverconfig.With[criserver.Option](serverconfig.Config{ListBatch: 2}))
 			r := connect(t, s, test.opts...)
 			for i := range 5 {
 				runContainer(t, s, s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))}), "app")
@@ -412,7 +412,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	r := connect(t, s, cri.WithPlainLists(), cri.WithClock(clocktesting.NewFakePassiveClock(now)))
 	getPods(t, r)
-	heal := s.Inject(criserver.Fault{Method: "ListPodSandbox", Block: true})
+	heal := s.Block("ListPodSandbox", "")
 	first := make(chan error, 1)
 	go func() {
 		_, err := r.GetPods(context.WithoutCancel(t.Context()), true)

@@ -35,7 +35,7 @@ func serve(node string) {
 	var containers, labels int
 	_, err := fmt.Sscan(node, &containers, &labels)
 	check(err)
-	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
+	s, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	check(err)
 	defer s.Stop()
 	fill(s, containers, labels)

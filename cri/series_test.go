@@ -62,7 +62,7 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 		h()
 	}
 	for i, id := range containers {
-		must(t, s.ExitContainer(id, int32(i), fmt.Sprintf("reason %d of %d", i, pods)))
+		must(t, s.ExitContainer(id, i, fmt.Sprintf("reason %d of %d", i, pods)))
 		switch {
 		case i%10 == 1:
 			must(t, s.StopPodSandbox(sandboxes[i]))

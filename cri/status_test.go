@@ -304,8 +304,8 @@ func TestPartialStatus(t *testing.T) {
 	app, bad := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "bad")
 	must(t, s.ExitContainer(app, 3, ""))
 	pod := getPods(t, r)[0]
-	defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: bad, Err: status.Error(codes.Internal, "no shim")})()
-	defer s.Inject(criserver.Fault{Method: "ContainerStatus", Object: app, Delay: 100 * time.Millisecond})()
+	defer s.Fail("ContainerStatus", bad, status.Error(codes.Internal, "no shim"))()
+	defer s.Delay("ContainerStatus", app, 100*time.Millisecond)()
 	got, err := r.GetPodStatus(t.Context(), pod)
 	if c := got.FindContainerStatusByID(app); status.Code(err) != codes.Internal || c == nil || c.ExitCode != 3 ||
 		len(got.ContainerStatuses) != 1 || len(got.SandboxStatuses) != 1 {
@@ -318,7 +318,7 @@ func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
 	pod := getPods(t, r)[0]
-	heal := s.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})
+	heal := s.Block("ContainerStatus", "")
 	defer heal()
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -167,7 +167,7 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
-			w := watchServer(t, criserver.WithConfig(serverconfig.Config{EventBuffer: 100}))
+			w := watchServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 100}))
 			ctx, cancel := context.WithCancel(context.Background())
 			var joined sync.WaitGroup
 			for range 50 {
@@ -232,7 +232,7 @@ func (w *watched) storm(pods, containers int) {
 			for c := range containers {
 				id, err := w.server.RunContainer(sandbox, criserver.ContainerConfig{Name: fmt.Sprint(c)})
 				if err == nil {
-					err = w.server.ExitContainer(id, int32(c%3), "Error")
+					err = w.server.ExitContainer(id, c%3, "Error")
 				}
 				if err == nil && c%2 == 0 {
 					err = w.server.RemoveContainer(id)
@@ -258,7 +258,7 @@ func (w *watched) storm(pods, containers int) {
 func TestRule17BrokenUnderChurn(t *testing.T) {
 	for name, opts := range map[string][]criserver.Option{
 		"containerd 2":    nil,
-		"without sandbox": {criserver.WithConfig(serverconfig.Config{BareEvents: true})},
+		"without sandbox": {serverconfig.With[criserver.Option](serverconfig.Config{BareEvents: true})},
 		"containerd 1.6":  {criserver.WithModel(criserver.Containerd16)},
 		"containerd 1.7":  {criserver.WithModel(criserver.Containerd17)},
 		"CRI-O":           {criserver.WithModel(criserver.CRIO)},

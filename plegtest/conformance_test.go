@@ -72,7 +72,7 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := func() any { return func() {} } // which equals nothing, not even itself
 		rt := aNode()
-		defer rt.BreakStreams(nil)
+		defer rt.BreakEventStreams(nil)
 		b := &broken{Runtime: rt}
 		b.getPods = func(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 			list, err := rt.GetPods(ctx, all)
@@ -110,7 +110,7 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
-		defer b.BreakStreams(nil)
+		defer b.BreakEventStreams(nil)
 		editStatus(func(s *pleg.PodStatus) {
 			for _, c := range s.ContainerStatuses {
 				if c.State == pleg.ContainerStateExited {
@@ -128,7 +128,7 @@ func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := aNode()
-		defer rt.BreakStreams(nil)
+		defer rt.BreakEventStreams(nil)
 		pod := plegtest.NewPod("a", plegtest.Running("a2"), plegtest.Running("b"), plegtest.Exited("a1"))
 		for i, c := range pod.Containers {
 			c.CreatedAt = int64(10 + i)
@@ -145,7 +145,7 @@ func TestTestRuntimePassesClockSetBack(t *testing.T) {
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
-		defer b.BreakStreams(nil)
+		defer b.BreakEventStreams(nil)
 		relabel(func(p *pleg.Pod) { p.Containers[0].Annotations = map[string]string{} })(b)
 		if err := plegtest.TestRuntime(b, "a", "b", "c"); err != nil {
 			t.Error(err)
@@ -563,7 +563,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls.Store(0)
 				rt := aNode()
-				defer rt.BreakStreams(nil)
+				defer rt.BreakEventStreams(nil)
 				defer rt.Heal()
 				b := &broken{Runtime: rt}
 				tc.breaks(b)

@@ -68,7 +68,7 @@ func ExampleTestRuntime() {
 	for code, name := range []string{"ok", "failed"} {
 		id, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
 		if err == nil {
-			err = server.ExitContainer(id, int32(code), "")
+			err = server.ExitContainer(id, code, "")
 		}
 		if err != nil {
 			fmt.Println(err)

@@ -74,7 +74,7 @@ func TestRuntimeExits(t *testing.T) {
 		// The streams of events are others.
 		oops := errors.New("oops")
 		done = watch(t.Context())
-		if n := rt.BreakStreams(oops); n != 0 || rt.Streams() != 0 {
+		if n := rt.BreakEventStreams(oops); n != 0 || rt.Streams() != 0 {
 			t.Error(n, "event streams")
 		}
 		if n := rt.BreakExitStreams(oops); n != 1 {

@@ -393,7 +393,7 @@ func TestRuntimeEvents(t *testing.T) {
 
 		oops := errors.New("oops")
 		done = watch(t.Context())
-		if n := rt.BreakStreams(oops); n != 1 {
+		if n := rt.BreakEventStreams(oops); n != 1 {
 			t.Error(n)
 		}
 		if err := <-done; !errors.Is(err, oops) || rt.Streams() != 0 {

@@ -132,22 +132,22 @@ func (r *Runtime) EmitOnExit(on bool) {
 }
 
 // SetEventMode sets the behaviour of new event streams. Connected streams stay connected;
-// BreakStreams ends them.
+// BreakEventStreams ends them.
 func (r *Runtime) SetEventMode(mode EventMode) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events.mode = mode
 }
 
-// BreakStreams ends every event stream with err, or without an error if err is nil, after the
+// BreakEventStreams ends every event stream with err, or without an error if err is nil, after the
 // events that were emitted before. It returns the number of streams.
-func (r *Runtime) BreakStreams(err error) int {
+func (r *Runtime) BreakEventStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.events.breakLocked(err)
 }
 
-// BreakExitStreams ends every stream of exits, as BreakStreams ends the event streams.
+// BreakExitStreams ends every stream of exits, as BreakEventStreams ends the event streams.
 func (r *Runtime) BreakExitStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,8 +39,8 @@ func TestCheckRuntime(t *testing.T) {
 		t.Errorf("a check has made calls that change something: %v", v)
 	}
 
-	heal := s.Inject(criserver.Fault{Method: "StreamPodSandboxes", Block: true})
-	heal2 := s.Inject(criserver.Fault{Method: "ListPodSandbox", Block: true})
+	heal := s.Block("StreamPodSandboxes", "")
+	heal2 := s.Block("ListPodSandbox", "")
 	began := time.Now()
 	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	if took := time.Since(began); took > patience/2 {

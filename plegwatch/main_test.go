@@ -288,7 +288,7 @@ func TestHostileNames(t *testing.T) {
 		for _, output := range []string{"text", "json"} {
 			heal := func() {}
 			if method != "" {
-				heal = s.Inject(criserver.Fault{Method: method, Err: errors.New("no" + hostile)})
+				heal = s.Fail(method, "", errors.New("no"+hostile))
 			}
 			var stdout, stderr console
 			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--initial",

@@ -30,7 +30,7 @@ func startNode() (endpoint string, stop func(), err error) {
 		return "", nil, fmt.Errorf("starting a container of our own node: %w", err)
 	}
 	stuck := time.AfterFunc(stuckAfter, func() {
-		s.Inject(criserver.Fault{Method: "ContainerStatus", Object: container, Block: true})
+		s.Block("ContainerStatus", container)
 		_ = s.ExitContainer(container, 1, "Error") // an error means that the node has stopped
 	})
 	return s.Endpoint(), func() { stuck.Stop(); plans.Stop() }, nil

@@ -17,7 +17,7 @@ import (
 // for all that the example promises to show.
 func TestNodeShowsEverything(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{Clock: clock}))
+	s, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{Clock: clock}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,7 +171,7 @@ func newHandler(f flags, generator *pleg.GenericPLEG, metrics prometheus.Gathere
 		local.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.Handle("/debug/pprof/", plegz.Guard(local))
 	}
-	return plegz.Guard(mux, plegz.WithRemoteAccess())
+	return plegz.Guard(mux, plegz.AnyHost)
 }
 
 // nodeNameGauge is the kubelet's metric by which the rules of kubernetes-mixin name the node.

@@ -30,7 +30,7 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 		return "a request with a body is not answered", http.StatusRequestEntityTooLarge
 	case len(r.URL.RawQuery) > maxQuery:
 		return "the query is too long", http.StatusRequestURITooLong
-	case !o.remote && !fromHere(r):
+	case len(o.hosts) == 0 && !fromHere(r):
 		return "only requests of this machine are answered", http.StatusForbidden
 	case !o.hostAllowed(r):
 		return "the Host header is not a name of this machine that is allowed", http.StatusForbidden
@@ -43,10 +43,10 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 
 // Guard returns a handler that protects next as Handler protects itself. If Handler would refuse a
 // request for its method, body, query or sender, the request does not reach next, whatever its path
-// is. WithRemoteAccess allows other machines; other options have no effect. It is safe for
-// concurrent use.
-func Guard(next http.Handler, opts ...Option) http.Handler {
-	o := newOptions(opts)
+// is. hosts are those of WithRemoteAccess; without them, only requests of this machine reach next.
+// It is safe for concurrent use.
+func Guard(next http.Handler, hosts ...string) http.Handler {
+	o := newOptions([]Option{WithRemoteAccess(hosts...)})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if why, code := o.refusalAnywhere(r); why != "" {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -62,9 +62,7 @@ func Guard(next http.Handler, opts ...Option) http.Handler {
 func (o *options) hostAllowed(r *http.Request) bool {
 	host := hostOf(r.Host)
 	return isLoopback(host) || overUnixSocket(r) ||
-		o.remote && (len(o.hosts) == 0 || slices.ContainsFunc(o.hosts, func(h string) bool {
-			return strings.EqualFold(h, host)
-		}))
+		slices.ContainsFunc(o.hosts, func(h string) bool { return h == AnyHost || strings.EqualFold(h, host) })
 }
 
 // crossSite reports whether another site's page has made the request. A link from there may be

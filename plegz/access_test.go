@@ -116,10 +116,10 @@ func TestAccess(t *testing.T) {
 			{"a long path", local, path("/" + strings.Repeat("a/", 100_000)), 404},
 			{"two slashes", local, path("//"), 404},
 			{"an empty path", local, path(""), 200},
-			{"remote", plegz.WithRemoteAccess(), both("10.0.0.7:5", "node-7:9100"), 200},
+			{"remote", plegz.WithRemoteAccess(plegz.AnyHost), both("10.0.0.7:5", "node-7:9100"), 200},
 			{"remote by name", plegz.WithRemoteAccess("node-7"), both("10.0.0.7:5", "NODE-7:9100"), 200},
 			{"remote by another name", plegz.WithRemoteAccess("node-7"), both("10.0.0.7:5", "evil.example:9100"), 403},
-			{"remote, another origin", plegz.WithRemoteAccess(), set("Origin", "http://evil.example"), 403},
+			{"remote, another origin", plegz.WithRemoteAccess(plegz.AnyHost), set("Origin", "http://evil.example"), 403},
 		} {
 			n := newNode(t, tt.opt)
 			r := request("/")
@@ -175,25 +175,32 @@ func TestGuard(t *testing.T) {
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed++ })
 	for _, tt := range []struct {
 		name string
-		opt  plegz.Option
+		host string
 		edit func(*http.Request)
 		want int
 	}{
-		{"as it is", nil, func(*http.Request) {}, 200},
-		{"HEAD", nil, func(r *http.Request) { r.Method = http.MethodHead }, 200},
-		{"POST", nil, func(r *http.Request) { r.Method = http.MethodPost }, 405},
-		{"a body", nil, func(r *http.Request) { r.ContentLength = 1 }, 413},
-		{"another machine", nil, func(r *http.Request) { r.RemoteAddr = "10.0.0.7:5" }, 403},
-		{"rebound name", nil, func(r *http.Request) { r.Host = "evil.example:9100" }, 403},
-		{"another site", nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
-		{"remote", plegz.WithRemoteAccess("node-7"), func(r *http.Request) {
+		{"as it is", "", func(*http.Request) {}, 200},
+		{"HEAD", "", func(r *http.Request) { r.Method = http.MethodHead }, 200},
+		{"POST", "", func(r *http.Request) { r.Method = http.MethodPost }, 405},
+		{"a body", "", func(r *http.Request) { r.ContentLength = 1 }, 413},
+		{"another machine", "", func(r *http.Request) { r.RemoteAddr = "10.0.0.7:5" }, 403},
+		{"rebound name", "", func(r *http.Request) { r.Host = "evil.example:9100" }, 403},
+		{"another site", "", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
+		{"remote", "node-7", func(r *http.Request) {
 			r.RemoteAddr, r.Host = "10.0.0.7:5", "node-7:9100"
+		}, 200},
+		{"any name", plegz.AnyHost, func(r *http.Request) {
+			r.RemoteAddr, r.Host = "10.0.0.7:5", "evil.example:9100"
 		}, 200},
 	} {
 		for _, path := range []string{"/", "/pods", "/a/b"} {
 			r, w, before := request(path), httptest.NewRecorder(), passed
 			tt.edit(r)
-			plegz.Guard(next, tt.opt).ServeHTTP(w, r)
+			var hosts []string
+			if tt.host != "" {
+				hosts = append(hosts, tt.host)
+			}
+			plegz.Guard(next, hosts...).ServeHTTP(w, r)
 			if w.Code != tt.want || (passed > before) != (tt.want == 200) {
 				t.Errorf("%s at %s: %d, want %d; passed on: %v", tt.name, path, w.Code, tt.want, passed > before)
 			}

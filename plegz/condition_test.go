@@ -249,7 +249,7 @@ func TestNotes(t *testing.T) {
 			n.pass(3 * time.Second) // so that the first has failed more often
 		}
 		n.pass(10 * time.Second)
-		n.BreakStreams(errors.New("EOF"))
+		n.BreakEventStreams(errors.New("EOF"))
 		synctest.Wait()
 		s := n.state()
 		const failing = "Degraded: the inspection of pod team/pod-0000 has failed "

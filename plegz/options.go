@@ -13,8 +13,7 @@ type options struct {
 	version string
 	links   []string
 	labels  bool
-	remote  bool
-	hosts   []string
+	hosts   []string // by which other machines may ask; empty if they may not
 	history int
 }
 
@@ -52,12 +51,15 @@ func WithLinks(paths ...string) Option {
 // are left out.
 func WithLabels() Option { return func(o *options) { o.labels = true } }
 
-// WithRemoteAccess also answers requests of other machines. The Host header must then be loopback
-// or one of hosts, without a port. Without hosts, any Host header is accepted, so that any web page
-// that a viewer visits can reach the handler by DNS rebinding. By default only requests of this
-// machine are answered. There is no authentication; wrap the handler to add it.
+// AnyHost as a host of WithRemoteAccess or Guard accepts every Host header. Any web page that a
+// viewer visits can then reach the handler by DNS rebinding.
+const AnyHost = "*"
+
+// WithRemoteAccess also answers requests of other machines whose Host header is one of hosts,
+// without a port. Without hosts, which is the default, only requests of this machine are answered.
+// There is no authentication; wrap the handler to add it.
 func WithRemoteAccess(hosts ...string) Option {
-	return func(o *options) { o.remote, o.hosts = true, hosts }
+	return func(o *options) { o.hosts = hosts }
 }
 
 // WithHistory sets how many events, and containers and pods that are gone, the page remembers. A

@@ -53,7 +53,8 @@ type Result struct {
 // After an error, it is called again with a back-off, whether or not it did something before it
 // failed.
 //
-// Calls for one pod never overlap; calls for different pods do. ctx is that of New.
+// Calls for one pod never overlap; calls for different pods do. ctx is that of Run or Add. A Sync
+// that may block for long must return when ctx ends.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
 // Options configure Workers. Sync is required; the rest has defaults.
@@ -73,7 +74,6 @@ type Options struct {
 // use.
 type Workers struct {
 	// Set once by New.
-	ctx       context.Context
 	generator *pleg.GenericPLEG
 	options   Options
 	retry     backoff.Policy
@@ -84,11 +84,10 @@ type Workers struct {
 	joined sync.WaitGroup
 }
 
-// New returns Workers without any worker. When ctx ends, no further Sync begins, and Wait returns
-// when the running calls of Sync have returned. A Sync that may block for long must return when ctx
-// ends. The generator must run, or workers do not see the effect of their actions.
-func New(ctx context.Context, generator *pleg.GenericPLEG, options Options) *Workers {
-	w := &Workers{ctx: ctx, generator: generator, options: options, wakes: make(map[types.UID]chan struct{}),
+// New returns Workers without any worker. The generator must run, or workers do not see the effect
+// of their actions.
+func New(generator *pleg.GenericPLEG, options Options) *Workers {
+	w := &Workers{generator: generator, options: options, wakes: make(map[types.UID]chan struct{}),
 		retry: backoff.Policy{First: options.FirstRetry, Longest: options.LongestRetry}}
 	if w.retry.First <= 0 {
 		w.retry.First = 100 * time.Millisecond
@@ -105,15 +104,15 @@ func New(ctx context.Context, generator *pleg.GenericPLEG, options Options) *Wor
 //
 // An agent that learns of its pods elsewhere does not need Run: it calls Add for them, and Wake at
 // the events of its own Handler.
-func (w *Workers) Run(want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
+func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
 	changed := func(e *pleg.PodLifecycleEvent) {
 		if _, exists, _ := w.generator.Cache().Lookup(e.ID); exists {
-			w.Add(e.ID)
+			w.Add(ctx, e.ID)
 		}
 	}
-	err := w.generator.Handle(w.ctx, pleg.Handler{
+	err := w.generator.Handle(ctx, pleg.Handler{
 		Want:               want,
-		OnPodAdded:         func(pod *pleg.Pod, _ bool) { w.Add(pod.ID) },
+		OnPodAdded:         func(pod *pleg.Pod, _ bool) { w.Add(ctx, pod.ID) },
 		OnPodChanged:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
 		OnPodRemoved:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
 		OnContainerCreated: changed,
@@ -128,17 +127,17 @@ func (w *Workers) Run(want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) e
 	return err
 }
 
-// Add starts the worker of a pod, or wakes it. The pod need not exist yet. If ctx has ended, Add
-// does nothing. It never blocks.
-func (w *Workers) Add(pod types.UID) {
+// Add starts the worker of a pod, which ends when ctx does. If the pod has a worker, Add only wakes
+// it. The pod need not exist yet. If ctx has ended, Add does nothing. It never blocks.
+func (w *Workers) Add(ctx context.Context, pod types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.wakeLocked(pod) || w.ctx.Err() != nil {
+	if w.wakeLocked(pod) || ctx.Err() != nil {
 		return
 	}
 	wake := make(chan struct{}, 1)
 	w.wakes[pod] = wake
-	w.joined.Go(func() { w.work(pod, wake) })
+	w.joined.Go(func() { w.work(ctx, pod, wake) })
 }
 
 // Wake makes the pod's worker call Sync, and reports whether the pod has a worker. If Sync is
@@ -160,26 +159,26 @@ func (w *Workers) wakeLocked(pod types.UID) bool {
 	return found
 }
 
-// Wait returns when ctx has ended and all workers have.
+// Wait returns when all workers have ended. It must only be called when the context of every Add has
+// ended, or no further Add begins.
 func (w *Workers) Wait() {
-	<-w.ctx.Done()
-	w.mu.Lock()   // an Add that saw ctx before its end has begun its worker now
+	w.mu.Lock()   // an Add that saw its context before the end has begun its worker now
 	w.mu.Unlock() //nolint:staticcheck // nothing is done under it
 	w.joined.Wait()
 }
 
 // work is a worker.
-func (w *Workers) work(pod types.UID, wake <-chan struct{}) {
+func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{}) {
 	acted, failures := time.Time{}, 0
 	for {
 		select {
 		case <-wake: // the look that follows sees what it is about
 		default:
 		}
-		result, exists, err := w.sync(pod, &acted)
+		result, exists, err := w.sync(ctx, pod, &acted)
 		after := result.After
 		switch {
-		case w.ctx.Err() != nil:
+		case ctx.Err() != nil:
 			w.end(pod, nil)
 			return
 		case err != nil:
@@ -188,25 +187,25 @@ func (w *Workers) work(pod types.UID, wake <-chan struct{}) {
 			if w.options.OnError != nil {
 				w.options.OnError(pod, err, after)
 			}
-			w.await(wake, after)
+			await(ctx, wake, after)
 		case result.Acted: // it may be one of the things that are tried again
 		case (result.Done || !exists && after <= 0) && w.end(pod, wake):
 			return
 		default:
 			failures = 0
-			w.await(wake, after)
+			await(ctx, wake, after)
 		}
 	}
 }
 
 // sync looks at a pod as it was after acted, and calls Sync. If that may have done something, acted is
 // set to the present.
-func (w *Workers) sync(pod types.UID, acted *time.Time) (result Result, exists bool, err error) {
-	status, exists, err := w.generator.Cache().LookupNewerThan(w.ctx, pod, *acted)
+func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (result Result, exists bool, err error) {
+	status, exists, err := w.generator.Cache().LookupNewerThan(ctx, pod, *acted)
 	if err != nil {
 		return Result{}, exists, fmt.Errorf("inspecting the pod: %w", err)
 	}
-	result, err = w.options.Sync(w.ctx, status, exists)
+	result, err = w.options.Sync(ctx, status, exists)
 	if result.Acted || err != nil {
 		*acted = w.generator.Clock().Now()
 	}
@@ -214,7 +213,7 @@ func (w *Workers) sync(pod types.UID, acted *time.Time) (result Result, exists b
 }
 
 // await waits until the worker is woken, ctx ends, or some time has passed, if that is more than zero.
-func (w *Workers) await(wake <-chan struct{}, after time.Duration) {
+func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 	var passed <-chan time.Time
 	if after > 0 {
 		timer := time.NewTimer(after)
@@ -222,7 +221,7 @@ func (w *Workers) await(wake <-chan struct{}, after time.Duration) {
 		passed = timer.C
 	}
 	select {
-	case <-w.ctx.Done():
+	case <-ctx.Done():
 	case <-wake:
 	case <-passed:
 	}

@@ -44,6 +44,7 @@ type node struct {
 	*podworkers.Workers
 	g     *pleg.GenericPLEG
 	began time.Time
+	ctx   context.Context // of the workers, until end is called
 	end   context.CancelFunc
 
 	mu    sync.Mutex
@@ -57,9 +58,8 @@ func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
 	n.SetPods(pods...)
 	n.g.Start(t.Context())
 	synctest.Wait()
-	var ctx context.Context
-	ctx, n.end = context.WithCancel(t.Context())
-	n.Workers = podworkers.New(ctx, n.g, podworkers.Options{
+	n.ctx, n.end = context.WithCancel(t.Context())
+	n.Workers = podworkers.New(n.g, podworkers.Options{
 		Sync: func(ctx context.Context, status *pleg.PodStatus, exists bool) (podworkers.Result, error) {
 			what := "gone"
 			if exists {
@@ -108,7 +108,7 @@ func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 
 // run has the node's pods have workers, and waits until they have looked.
 func (n *node) run() {
-	go func() { _ = n.Run(nil) }()
+	go func() { _ = n.Run(n.ctx, nil) }()
 	synctest.Wait()
 }
 
@@ -149,7 +149,7 @@ func TestEventsWhileBusy(t *testing.T) {
 			time.Sleep(500 * ms)
 			return podworkers.Result{}, nil
 		}, plegtest.NewPod("a", plegtest.Running("app")))
-		n.Add("a")
+		n.Add(n.ctx, "a")
 		synctest.Wait()
 		for range 3 {
 			n.Wake("a")
@@ -178,7 +178,7 @@ func TestRetries(t *testing.T) {
 		for range 9 {
 			results <- fail
 		}
-		n.Add("a")
+		n.Add(n.ctx, "a")
 		time.Sleep(30 * time.Second)
 		var want []call
 		at := time.Duration(0)
@@ -211,7 +211,7 @@ func TestInspectionFails(t *testing.T) {
 		n.EmitOnChange(true)
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("app")))
 		synctest.Wait()
-		n.Add("a")
+		n.Add(n.ctx, "a")
 		n.takes(t, "a", call{"inspecting the pod, 100ms", 0})
 		heal()
 		time.Sleep(time.Minute)
@@ -266,7 +266,7 @@ func TestWorkerOfNoPod(t *testing.T) {
 		results := make(chan podworkers.Result, 3)
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) { return <-results, nil })
 		results <- podworkers.Result{After: time.Minute}
-		n.Add("a")
+		n.Add(n.ctx, "a")
 		n.takes(t, "a", call{"gone", 0})
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"gone", time.Minute})
@@ -289,7 +289,7 @@ func TestDone(t *testing.T) {
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
 			return podworkers.Result{Done: true, After: time.Second}, nil
 		}, plegtest.NewPod("a", plegtest.Running("app")))
-		n.Add("a")
+		n.Add(n.ctx, "a")
 		n.takes(t, "a", call{"app running", 0})
 		time.Sleep(time.Minute)
 		n.takes(t, "a")
@@ -308,11 +308,11 @@ func TestRun(t *testing.T) {
 			return podworkers.Result{Acted: true}, nil
 		}, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
 		ended := make(chan error)
-		go func() { ended <- n.Run(func(pod *pleg.Pod) bool { return pod.ID == "a" }) }()
+		go func() { ended <- n.Run(n.ctx, func(pod *pleg.Pod) bool { return pod.ID == "a" }) }()
 		n.takes(t, "a", call{"app running", 0})
 		n.takes(t, "b")
 		n.end()
-		n.Add("b")
+		n.Add(n.ctx, "b")
 		if err := <-ended; !errors.Is(err, context.Canceled) || time.Since(n.began) != time.Second {
 			t.Errorf("it returned %v after %v", err, time.Since(n.began))
 		}
@@ -326,7 +326,7 @@ func TestRunUntilStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")))
 		ended := make(chan error)
-		go func() { ended <- n.Run(nil) }()
+		go func() { ended <- n.Run(n.ctx, nil) }()
 		synctest.Wait()
 		n.g.Stop()
 		if err := <-ended; err != nil {

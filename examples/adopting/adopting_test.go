@@ -184,7 +184,7 @@ func TestFalcoEngineWithoutStatus(t *testing.T) {
 		next("app", false)
 		get("app", app, time.Second)
 
-		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Block: true})
+		heal := n.server.Block("ContainerStatus", "")
 		defer heal()
 		n.server.BreakEventStreams(nil)
 		stuck := n.run("stuck")

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Config is given to a server with criserver.WithConfig. A zero field leaves the default.
+// Config configures a server; see With. A zero field leaves the default.
 type Config struct {
 	// Clock is the clock for times and delays. The default is the real clock.
 	Clock clock.Clock
@@ -39,6 +39,13 @@ type Config struct {
 	// and the content the exit code. Unlike CRI-O, they do not remove it.
 	ExitFiles string
 }
+
+// With returns the option that gives a server its Config. O is criserver.Option, which this package
+// cannot import.
+func With[O any](c Config) O { return NewOption(c).(O) }
+
+// NewOption makes the option. Package criserver sets it.
+var NewOption func(Config) any
 
 // Of returns the controls of a *criserver.Server. Package criserver sets it.
 var Of func(server any) Controls

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t *testing.T) (*criserver.Server, *timetable.Timetable, *testingclock.FakeClock) {
 	t.Helper()
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{Clock: clk}))
+	s, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 func TestServerFaults(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 	c := dial(t, s)
 	a, b := s.RunPod(criserver.PodConfig{UID: "a"}), s.RunPod(criserver.PodConfig{UID: "b"})
 	sandboxStatus := func(ctx context.Context, id string) error {
@@ -64,7 +64,7 @@ func TestServerFaults(t *testing.T) {
 		t.Error(err)
 	}
 
-	s.Inject(criserver.Fault{Method: "Version", Delay: time.Hour})
+	s.Delay("Version", "", time.Hour)
 	go func() {
 		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
 		errs <- err
@@ -86,7 +86,7 @@ func TestServerFaults(t *testing.T) {
 	}
 
 	// A call that is stuck when the server stops delays nothing.
-	s.Inject(criserver.Fault{Method: "RuntimeConfig", Block: true})
+	s.Block("RuntimeConfig", "")
 	go func() {
 		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 		errs <- err

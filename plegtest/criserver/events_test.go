@@ -88,7 +88,7 @@ func live(t *testing.T, s *criserver.Server) []string {
 
 func TestEventsContainerd2(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 	c := dial(t, s)
 
 	// Events without a reader are held for five minutes.
@@ -163,7 +163,7 @@ func TestEventsContainerd2(t *testing.T) {
 
 // A list that the last event of a sandbox causes may still show the sandbox.
 func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{EventBuffer: 1}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 	const tries = 10
 	for i := range tries {
 		pod := s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))})
@@ -203,7 +203,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 // A reader that stops reading blocks the server's own operations, and nothing else. When the
 // reader is gone, the operations continue.
 func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{EventBuffer: 1}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 	c := dial(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	watchEvents(t, ctx, s, c, 1) // and never reads
@@ -288,7 +288,8 @@ func TestEventsDroppedWhenFull(t *testing.T) {
 		criserver.Containerd17: {"pod created", "pod started", "pod created"},
 		criserver.CRIO:         {"pod started", "pod started", "pod started"},
 	} {
-		s := startServer(t, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{EventBuffer: 3}))
+		s := startServer(t, criserver.WithModel(model),
+			serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 3}))
 		for serverconfig.Of(s).EventStats().Dropped < 5 {
 			s.RunPod(criserver.PodConfig{})
 		}
@@ -321,7 +322,8 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 // On CRI-O, a reader that does not read stops the events of all, and holds up nothing else.
 // When it is gone, what fitted into the channel comes.
 func TestEventsCRIOStallsForAll(t *testing.T) {
-	s := startServer(t, criserver.WithModel(criserver.CRIO), criserver.WithConfig(serverconfig.Config{EventBuffer: 10}))
+	s := startServer(t, criserver.WithModel(criserver.CRIO),
+		serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 10}))
 	ctx, cancel := context.WithCancel(t.Context())
 	watchEvents(t, ctx, s, dial(t, s), 1) // and never reads
 	reading := watchEvents(t, t.Context(), s, dial(t, s), 2)
@@ -368,7 +370,7 @@ func TestEventsUnsupported(t *testing.T) {
 
 func TestEventsPayload(t *testing.T) {
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{Clock: clk}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 	pod := s.RunPod(criserver.PodConfig{UID: "a"})
 	id := must[string](t)(s.RunContainer(pod, criserver.ContainerConfig{}))
 	stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
@@ -383,7 +385,7 @@ func TestEventsPayload(t *testing.T) {
 		t.Error(e, err)
 	}
 
-	bare := startServer(t, criserver.WithConfig(serverconfig.Config{BareEvents: true}))
+	bare := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{BareEvents: true}))
 	pod = bare.RunPod(criserver.PodConfig{UID: "a"})
 	stream = watchEvents(t, t.Context(), bare, dial(t, bare), 1)
 	e, err = stream.Recv()
@@ -422,7 +424,8 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 // readers wait for events.
 func TestServerStopsWhileEventsWait(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
-		s := startServer(t, criserver.WithModel(model), criserver.WithConfig(serverconfig.Config{EventBuffer: 1}))
+		s := startServer(t, criserver.WithModel(model),
+			serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 		watchEvents(t, t.Context(), s, dial(t, s), 1)
 		done := make(chan struct{})
 		go func() {

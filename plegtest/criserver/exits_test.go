@@ -112,9 +112,10 @@ func TestSubscribeRefuses(t *testing.T) {
 		filter string
 		want   codes.Code
 	}{
-		"another filter":      {criserver.WithModel(criserver.Containerd2), `topic~="/tasks/"`, codes.InvalidArgument},
-		"without exit events": {criserver.WithConfig(serverconfig.Config{NoTaskExits: true}), tasksExit, codes.Unimplemented},
-		"CRI-O":               {criserver.WithModel(criserver.CRIO), tasksExit, codes.Unimplemented},
+		"another filter": {criserver.WithModel(criserver.Containerd2), `topic~="/tasks/"`, codes.InvalidArgument},
+		"without exit events": {
+			serverconfig.With[criserver.Option](serverconfig.Config{NoTaskExits: true}), tasksExit, codes.Unimplemented},
+		"CRI-O": {criserver.WithModel(criserver.CRIO), tasksExit, codes.Unimplemented},
 	} {
 		s, err := criserver.Start(test.opt)
 		if err != nil {
@@ -140,7 +141,7 @@ func TestSubscribeRefuses(t *testing.T) {
 func TestExitFiles(t *testing.T) {
 	dir := t.TempDir()
 	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),
-		criserver.WithConfig(serverconfig.Config{ExitFiles: dir}))
+		serverconfig.With[criserver.Option](serverconfig.Config{ExitFiles: dir}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package criserver
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -63,12 +62,40 @@ func (s *Server) Inject(f Fault) (heal func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.faults = append(g.faults, in)
-	return sync.OnceFunc(func() {
+	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.faults = slices.DeleteFunc(g.faults, func(f *injectedFault) bool { return f == in })
-		close(in.healed)
-	})
+		if i := slices.Index(g.faults, in); i >= 0 {
+			g.faults = slices.Delete(g.faults, i, i+1)
+			close(in.healed)
+		}
+	}
+}
+
+// Heal heals every fault.
+func (s *Server) Heal() {
+	s.guard.mu.Lock()
+	defer s.guard.mu.Unlock()
+	for _, f := range s.guard.faults {
+		close(f.healed)
+	}
+	s.guard.faults = nil
+}
+
+// Fail makes calls that name an object, or all calls if it is empty, fail with err until healed. See
+// Inject for other faults.
+func (s *Server) Fail(method, object string, err error) (heal func()) {
+	return s.Inject(Fault{Method: method, Object: object, Err: err})
+}
+
+// Delay makes calls take d until healed.
+func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
+	return s.Inject(Fault{Method: method, Object: object, Delay: d})
+}
+
+// Block makes calls block until healed. A call returns the error of its context when that ends.
+func (s *Server) Block(method, object string) (heal func()) {
+	return s.Inject(Fault{Method: method, Object: object, Block: true})
 }
 
 // hit returns the faults that a request runs into, and counts the request for them.

@@ -46,7 +46,8 @@ func TestModelsDiffer(t *testing.T) {
 		},
 	} {
 		clk := testingclock.NewFakeClock(time.Unix(1000, 0))
-		s := startServer(t, criserver.WithModel(tc.model), criserver.WithConfig(serverconfig.Config{Clock: clk}))
+		s := startServer(t, criserver.WithModel(tc.model),
+			serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 		c := dial(t, s)
 		stream := watchEvents(t, t.Context(), s, c, 1)
 		check := func(what string, got, want bool) {

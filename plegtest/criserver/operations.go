@@ -109,7 +109,7 @@ func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (contain
 
 // ExitContainer makes a running container exit by itself. An empty reason means
 // "Completed" for exit code 0 and "Error" for others.
-func (s *Server) ExitContainer(containerID string, exitCode int32, reason string) error {
+func (s *Server) ExitContainer(containerID string, exitCode int, reason string) error {
 	n := s.node
 	n.mu.Lock()
 	c, err := n.containerLocked(containerID)
@@ -120,7 +120,7 @@ func (s *Server) ExitContainer(containerID string, exitCode int32, reason string
 		n.mu.Unlock()
 		return err
 	}
-	event := s.exitLocked(c, exitCode, reason)
+	event := s.exitLocked(c, int32(exitCode), reason) //nolint:gosec // exit codes are small
 	n.mu.Unlock()
 	s.hub.send(event)
 	return nil

@@ -32,11 +32,6 @@ func WithVersion(runtimeName, runtimeVersion string) Option {
 	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
-// WithConfig is for tests of this module: the package of its argument is internal.
-func WithConfig(own serverconfig.Config) Option {
-	return func(c *config) { c.own = own }
-}
-
 // WithListener makes the server listen with a function of the caller instead of on a socket,
 // so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
 // google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.

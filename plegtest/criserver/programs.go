@@ -102,7 +102,7 @@ func (s *Server) runProgram(p *process) {
 	s.programs.Go(func() {
 		code := p.run()
 		// It fails if the container was killed meanwhile.
-		_ = s.ExitContainer(p.ContainerID, int32(code), "") //nolint:gosec // exit codes are small
+		_ = s.ExitContainer(p.ContainerID, code, "")
 	})
 }
 

@@ -270,7 +270,7 @@ func TestProgramsFaults(t *testing.T) {
 		id := w.run("polite")
 		failure := errors.New("no")
 		for method, object := range map[string]string{"RunPodSandbox": "b", "StopContainer": id} {
-			w.server.Inject(criserver.Fault{Method: method, Object: object, Err: failure})
+			w.server.Fail(method, object, failure)
 		}
 		if _, err := w.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err == nil {
 			t.Error("StopContainer succeeded")

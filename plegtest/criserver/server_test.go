@@ -361,7 +361,7 @@ func streamContainers(ctx context.Context, c client) (items, messages int, err e
 }
 
 func TestServerStreamingLists(t *testing.T) {
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{ListBatch: 4}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{ListBatch: 4}))
 	c := dial(t, s)
 	if items, messages, err := streamContainers(t.Context(), c); items != 0 || messages != 0 || err != nil {
 		t.Error("an empty node:", items, messages, err)
@@ -402,7 +402,7 @@ func TestServerStreamingLists(t *testing.T) {
 	}
 	heal()
 
-	for _, opt := range []criserver.Option{criserver.WithConfig(serverconfig.Config{PlainLists: true}),
+	for _, opt := range []criserver.Option{serverconfig.With[criserver.Option](serverconfig.Config{PlainLists: true}),
 		criserver.WithModel(criserver.Containerd17)} {
 		old := dial(t, startServer(t, opt))
 		if _, _, err := streamContainers(t.Context(), old); status.Code(err) != codes.Unimplemented {
@@ -412,7 +412,7 @@ func TestServerStreamingLists(t *testing.T) {
 }
 
 func TestServerEncodedLists(t *testing.T) {
-	s := startServer(t, criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
+	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	c := dial(t, s)
 	if got := listContainers(t, c, nil); len(got) != 0 {
 		t.Error(got)

@@ -360,7 +360,7 @@ func TestReplayedEventsAreNoLatency(t *testing.T) {
 		wantMetric(t, reg, latency, 2)
 		// After another connection, what was created before it is old again.
 		beforeBreak := time.Now()
-		n.BreakStreams(errors.New("reset"))
+		n.BreakEventStreams(errors.New("reset"))
 		time.Sleep(2 * time.Second)
 		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000", CreatedAt: beforeBreak})
 		synctest.Wait()

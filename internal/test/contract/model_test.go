@@ -238,7 +238,7 @@ func (m *model) do(s step) {
 		hinted := []types.UID{"", uid, "nobody"}[s.n%3]
 		m.Emit(pleg.ContainerEvent{ContainerID: fmt.Sprintf("c%d", s.n%(m.next+2)), PodUID: hinted})
 	case "break stream":
-		m.BreakStreams([]error{nil, errors.New("reset")}[s.n%2])
+		m.BreakEventStreams([]error{nil, errors.New("reset")}[s.n%2])
 	case "no events":
 		m.EmitOnChange(false)
 	case "events":

@@ -20,7 +20,7 @@ func TestFailingSince(t *testing.T) {
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("broken"))
 		healStream := n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("refused"))
 		began := time.Now()
-		n.BreakStreams(errors.New("reset"))
+		n.BreakEventStreams(errors.New("reset"))
 		for range 3 {
 			time.Sleep(10 * time.Second)
 			r := n.g.HealthReport()

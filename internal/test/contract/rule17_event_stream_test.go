@@ -30,7 +30,7 @@ func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
 		time.Sleep(time.Second)
 		read(events)
 		for range 20 {
-			rt.BreakStreams(errors.New("reset"))
+			rt.BreakEventStreams(errors.New("reset"))
 			synctest.Wait()
 			c := rt.Pod("pod-00000").Containers[0].ID.ID
 			rt.SetPod(bare("pod-00000", plegtest.Running(c+"'"))) // while nobody listens
@@ -83,7 +83,7 @@ func TestRule17Backoff(t *testing.T) {
 			{10 * time.Second, 2 * time.Second}, {time.Hour, time.Second},
 		} {
 			time.Sleep(c.lasts)
-			n.BreakStreams(errors.New("reset"))
+			n.BreakEventStreams(errors.New("reset"))
 			began := time.Now()
 			if wait := (<-attempts).Sub(began); wait != c.waits {
 				t.Errorf("after a stream of %v it waited %v", c.lasts, wait)
@@ -156,7 +156,7 @@ func TestRule17EndWithoutAnError(t *testing.T) {
 				}
 				time.Sleep(lasts)
 				synctest.Wait()
-				n.BreakStreams(nil)
+				n.BreakEventStreams(nil)
 				synctest.Wait()
 				got := n.g.HealthReport().Stream
 				if got.State != pleg.StreamBroken || time.Until(got.NextTry) > time.Second || got.Error == "" {
@@ -253,9 +253,9 @@ func TestRule17BrokenTwentyTimes(t *testing.T) {
 			switch {
 			case i%20 != 0:
 			case i%40 == 0:
-				n.BreakStreams(errors.New("reset"))
+				n.BreakEventStreams(errors.New("reset"))
 			default:
-				n.BreakStreams(nil)
+				n.BreakEventStreams(nil)
 			}
 			for len(sub) > 0 {
 				r.take(<-sub)

@@ -36,7 +36,7 @@ func stream(s *scenario, c command) string {
 		if c.has("error") {
 			err = errors.New(c.str("error"))
 		}
-		s.runtime.BreakStreams(err)
+		s.runtime.BreakEventStreams(err)
 	case "served":
 		s.runtime.SetEventMode(plegtest.EventsServed)
 	case "unsupported":

@@ -39,7 +39,8 @@ func serve(asked string) error {
 	if err != nil {
 		return err
 	}
-	s, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true, PlainLists: true}),
+	s, err := criserver.Start(
+		serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true, PlainLists: true}),
 		criserver.WithModel(criserver.CRIOWithoutEvents))
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func (a *Agent) reconcile() {
 
 // Run runs the pods until ctx ends, once. When it returns, the agent's goroutines have ended, and the pods run on.
 func (a *Agent) Run(ctx context.Context) {
-	a.pods = podworkers.New(ctx, a.generator, podworkers.Options{Sync: a.sync, OnError: a.syncFailed})
+	a.pods = podworkers.New(a.generator, podworkers.Options{Sync: a.sync, OnError: a.syncFailed})
 	wake := func(event *pleg.PodLifecycleEvent) { a.pods.Wake(event.ID) }
 	a.joined.Go(func() {
 		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx

@@ -55,7 +55,7 @@ func TestAdoption(t *testing.T) {
 // What an agent that was killed left half done is completed, and nothing runs twice.
 func TestAdoptionOfHalfAPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		heal := n.server.Inject(criserver.Fault{Method: "StartContainer", Block: true})
+		heal := n.server.Block("StartContainer", "")
 		pod := n.pod("a", always)
 		n.run(time.Second, pod)
 		n.stop()
@@ -234,7 +234,7 @@ func TestStuckInspection(t *testing.T) {
 		}
 		n.run(time.Second, pods...)
 		stuck := n.agent.generator.Pod(pods[0].UID).Containers[0].ID.ID
-		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Object: stuck, Block: true})
+		heal := n.server.Block("ContainerStatus", stuck)
 		n.kill("web")
 		n.wait(time.Second)
 		for i := range 20 {
@@ -500,7 +500,7 @@ func TestStartBesideOneCutShort(t *testing.T) {
 func TestStopDuringStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)
-		n.server.Inject(criserver.Fault{Method: "StartContainer", Delay: 5 * time.Second})
+		n.server.Delay("StartContainer", "", 5*time.Second)
 		n.run(time.Second, pod)
 		n.stop()
 		if notes := n.notes(); !slices.Equal(notes, []string{"web started"}) {

@@ -312,7 +312,7 @@ func TestStartFails(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			inBubble(t, func(_ *testing.T, n *node) {
-				heal := n.server.Inject(criserver.Fault{Method: method, Err: errOnPurpose})
+				heal := n.server.Fail(method, "", errOnPurpose)
 				n.run(5*time.Second, n.pod("a", always))
 				n.want("a", want)
 				heal()

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
 // probed returns the specification of a container with probes.
@@ -106,7 +104,7 @@ func TestProbeTimeout(t *testing.T) {
 		if s := n.status("a").ContainerStatuses[0]; s.RestartCount != 1 {
 			t.Errorf("%d restarts", s.RestartCount)
 		}
-		n.server.Inject(criserver.Fault{Method: "ExecSync", Err: errOnPurpose})
+		n.server.Fail("ExecSync", "", errOnPurpose)
 		n.run(time.Minute, n.pod("b", probed("sleep", strictLiveness)))
 		n.want("b", "Running Ready; web 0 running")
 	})

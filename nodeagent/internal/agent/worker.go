@@ -74,7 +74,7 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
-	a.pods.Add(pod.UID)
+	a.pods.Add(ctx, pod.UID)
 	return w
 }
 

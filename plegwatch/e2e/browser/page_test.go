@@ -98,7 +98,7 @@ func TestStuckCallIsNamed(t *testing.T) {
 	id := run(t, n, "payment-0")
 	run(t, n, "web-0")
 	await(t, tab, lane("payment-0")+`.includes('running')`)
-	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
+	heal := n.Block("ContainerStatus", id)
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestWhatIsReadOut(t *testing.T) {
 		if (e) readOut.push(e.textContent);
 	} }).observe(document.body, { subtree: true, childList: true, characterData: true }))`)
 	sentence := evaluate[string](t, tab, `document.getElementById('sentence').innerText`)
-	heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
+	heal := n.Block("ContainerStatus", id)
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}

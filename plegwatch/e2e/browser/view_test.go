@@ -11,7 +11,6 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/kubepleg/pleg/plegtest/criserver"
 	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
@@ -87,7 +86,7 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 		}
 		await(t, tab, lane("crash-loop-with-a-long-name-x7k2p")+` !== ''`)
 		for i := range 12 {
-			if err := n.ExitContainer(id, int32(i%3)*100, "OOMKilled"); err != nil && !errors.Is(err, context.Canceled) {
+			if err := n.ExitContainer(id, i%3*100, "OOMKilled"); err != nil && !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			await(t, tab, `document.querySelector('.lane:not([hidden]) .bar:not(.running)')`+` !== null`)
@@ -96,7 +95,7 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 			}
 			overlap(t, tab, width)
 		}
-		heal := n.Inject(criserver.Fault{Method: "ContainerStatus", Object: hangs, Block: true})
+		heal := n.Block("ContainerStatus", hangs)
 		if err := n.ExitContainer(hangs, 137, "OOMKilled"); err != nil {
 			t.Fatal(err)
 		}

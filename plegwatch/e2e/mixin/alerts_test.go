@@ -78,7 +78,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	_, lostAddress, endLost := startFake(t)
 	exitsNode, noexits := proctest.CRIServer(t), target{"noexits", proctest.FreeAddress(t)}
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
-	healExits := exitsNode.Inject(criserver.Fault{Method: "Subscribe", Err: unavailable})
+	healExits := exitsNode.Fail("Subscribe", "", unavailable)
 	targets := []target{
 		watch, agent, unread, {"fake", fakeAddress}, early, {"gone", goneAddress}, {"lost", lostAddress}, noexits,
 	}
@@ -209,9 +209,9 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
 	healers := []func(){
-		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.hangs.id, Block: true}),
-		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: v.fails.id, Err: unavailable}),
-		node.Inject(criserver.Fault{Method: "GetContainerEvents", Err: unavailable}),
+		node.Block("ContainerStatus", v.hangs.id),
+		node.Fail("ContainerStatus", v.fails.id, unavailable),
+		node.Fail("GetContainerEvents", "", unavailable),
 	}
 	node.BreakEventStreams(unavailable)
 	runContainer(t, node, v.hangs.sandbox)
@@ -237,7 +237,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 		runContainer(t, unreadNode, unreadNode.RunPod(criserver.PodConfig{}))
 	}
 	for _, method := range [...]string{"StreamPodSandboxes", "ListPodSandbox"} {
-		healers = append(healers, unreadNode.Inject(criserver.Fault{Method: method, Delay: 1500 * time.Millisecond}))
+		healers = append(healers, unreadNode.Delay(method, "", 1500*time.Millisecond))
 	}
 	healed := false
 	heal = func() {

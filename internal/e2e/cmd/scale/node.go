@@ -59,7 +59,7 @@ func numbers(list string) (numbers []int, err error) {
 // measured measures agents on a node of so many pods, of which so many containers die and are
 // restarted in a second: one for each of exitEvents, beside each other.
 func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
-	node, err := criserver.Start(criserver.WithConfig(serverconfig.Config{EncodedLists: true}))
+	node, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func picture(w browser.Window, out string, pods int, hang, freeze bool, after ti
 			return err
 		}
 		time.Sleep(2 * time.Second)
-		node.Inject(criserver.Fault{Method: "ContainerStatus", Object: id, Block: true})
+		node.Block("ContainerStatus", id)
 		if err := node.ExitContainer(id, 1, "Error"); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func plans(n int) []timetable.PodPlan {
 	}
 	for i := len(plans); i < n; i++ {
 		worker := container("worker", time.Duration(i%17)*s/4)
-		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, int32(i%7/6)
+		worker.RunFor, worker.ExitCode = time.Duration(15+i%23)*s, i%7/6
 		worker.Restarts, worker.BackOff = timetable.Forever, time.Duration(1+i%4)*s
 		plans = append(plans, pod(fmt.Sprintf("team-%02d", i%13), fmt.Sprintf("worker-%04d", i),
 			time.Duration(i%10)*s/5, worker))
