@@ -37,6 +37,10 @@ newest: ## raises the versions in internal/compat/newest.mod, and tests with the
 	GOTOOLCHAIN=$$(sed -n 's/^toolchain //p' internal/compat/newest.mod) go get -modfile=internal/compat/newest.mod -u -t ./...
 	hack/compat.sh newest
 
+.PHONY: layers
+layers: ## references between folders, and between files at the root, that go against the layers; half a minute
+	GOWORK=off go run -C internal/tools ./layers "$(CURDIR)"
+
 .PHONY: licences
 licences: ## the licences of what the library is built from; hack/licences.sh -all for every module
 	hack/licences.sh
