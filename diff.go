@@ -69,14 +69,9 @@ var entered = [...]PodLifeCycleEventType{
 	plegUnknown: containerChanged, plegRunning: ContainerStarted, plegExited: ContainerDied,
 }
 
-func deliverable(ts []transition) int {
-	n := 0
-	for _, t := range ts {
-		if t.kind != containerChanged {
-			n++
-		}
-	}
-	return n
+// deliverable deletes the transitions that no event reports.
+func deliverable(ts []transition) []transition {
+	return slices.DeleteFunc(ts, func(t transition) bool { return t.kind == containerChanged })
 }
 
 type identified interface{ id() string }
@@ -102,14 +97,19 @@ func find[T identified](list []T, id string) (found T) {
 
 // finder returns find for many searches of one list. A long list is searched with a map.
 func finder[T identified](list []T) func(id string) T {
-	if len(list) <= 16 {
-		return func(id string) T { return find(list, id) }
+	var byID map[string]T
+	return func(id string) T {
+		if len(list) <= 16 {
+			return find(list, id)
+		}
+		if byID == nil {
+			byID = make(map[string]T, len(list))
+			for i := len(list) - 1; i >= 0; i-- { // so that the first item with an ID wins
+				byID[list[i].id()] = list[i]
+			}
+		}
+		return byID[id]
 	}
-	byID := make(map[string]T, len(list))
-	for _, item := range slices.Backward(list) { // so that the first item with an ID wins
-		byID[item.id()] = item
-	}
-	return func(id string) T { return byID[id] }
 }
 
 func (p *Pod) containers() []*Container {
@@ -134,7 +134,8 @@ func (c *Container) in(state State) *Container {
 }
 
 // itemsOf returns the containers and sandboxes of pods. It skips nil pods.
-func itemsOf(pods ...*Pod) (all []*Container) {
+func itemsOf(pods ...*Pod) []*Container {
+	all := make([]*Container, 0, 16) // on the stack of a caller that does not keep it
 	for _, pod := range pods {
 		all = append(append(all, pod.containers()...), pod.sandboxes()...)
 	}

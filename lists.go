@@ -202,7 +202,7 @@ func (r *reconciler) noteChange(found comparison, c *schedule.Call) {
 	if isFirst {
 		rec.change.initial = rec.listed
 	}
-	r.metrics.countTransitions(deliverable(found.transitions), rec.change.cause)
+	r.metrics.countTransitions(len(found.transitions), rec.change.cause)
 	r.noteTransitions(rec, found.transitions, c.Began, isFirst)
 	r.forgetStatuses(rec, nil)
 }

@@ -53,7 +53,7 @@ type comparison struct {
 	dropped bool
 	// before is the stamp of the list believed until now.
 	before stamp
-	// changed is true if the list has changed the record. transitions are the changes of its containers.
+	// changed is true if the list has changed the record. transitions are the changes that events report.
 	changed     bool
 	transitions []transition
 	// mayConfirmExit is true if the list differs from the previous one and the pod awaits exits. Usually, the
@@ -86,8 +86,9 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	}
 	r.earlyExits.adopt(rec, listed)
 	pod := rec.withExits(listed)
-	found.transitions = appendTransitions(nil, rec.pod, pod)
-	found.changed = len(found.transitions) > 0 || (pod == nil) != (rec.pod == nil)
+	transitions := appendTransitions(nil, rec.pod, pod)
+	found.changed = len(transitions) > 0 || (pod == nil) != (rec.pod == nil)
+	found.transitions = deliverable(transitions)
 	r.pods += oneIf[int](pod != nil) - oneIf[int](rec.pod != nil)
 	was := rec.pod
 	rec.pod, rec.listed = pod, listed
@@ -112,8 +113,8 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
-		wasDropped := previous.After(found.before) // the full list before this one
-		news := found.changed || found.dropped || found.mayConfirmExit || wasDropped
+		// The full list before this one was dropped if found.before is older.
+		news := found.changed || found.dropped || found.mayConfirmExit || previous.After(found.before)
 		unfinished := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
 		if news || rec.stale || unfinished || rec.request.newest > 0 {
 			all = append(all, found)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
@@ -35,15 +36,13 @@ type update struct {
 
 // updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
-	at := s.at
-	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, cause: CausePeriod}
+	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, listedAt: s.at.Time, cause: CausePeriod}
 	switch {
 	case s.change != nil:
-		at, u.cause, u.initial = s.change.stamp, s.change.cause, s.change.initial
+		u.listedAt, u.cause, u.initial = s.change.stamp.Time, s.change.cause, s.change.initial
 	case s.sync:
 		u.cause = CauseDemand
 	}
-	u.listedAt = at.Time
 	return u
 }
 
@@ -61,19 +60,23 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	}
 	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
 	u.ips = cached.IPs
-	r.logTransitions(rec, u.pod)
 	was := rec.published
+	r.out.log = append(r.out.log, func(logger klog.Logger) { u.log(logger, was) })
 	rec.published = u.pod
 	r.records.own(rec, was)
 	r.updates.Publish(u)
 }
 
-func (r *reconciler) logTransitions(rec *podRecord, next *Pod) {
-	for _, t := range appendTransitions(nil, rec.published, next) {
+// log logs the transitions from was to u.
+func (u *update) log(logger klog.Logger, was *Pod) {
+	if !logger.V(2).Enabled() {
+		return
+	}
+	for _, t := range appendTransitions(nil, was, u.pod) {
 		id := t.container.ID.ID
-		r.out.info(4, "Transition", "podUID", rec.UID, "containerID", id, "event", t.kind)
-		if s := rec.statuses[id]; t.kind == ContainerDied && hasExited(s) {
-			r.out.info(2, "Container finished", "podUID", rec.UID, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+		logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
+		if s := find(u.statuses, id); t.kind == ContainerDied && hasExited(s) {
+			logger.V(2).Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }
@@ -139,9 +142,6 @@ func (u *update) beginning() *update {
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
 	for _, t := range u.since(delivered) {
-		if t.kind == containerChanged {
-			continue
-		}
 		e := u.event(t.kind, pod, t.container)
 		e.Data, e.sandbox, e.Initial = t.container.ID.ID, t.sandbox, delivered == nil && u.initial != nil
 		if !t.sandbox {
@@ -178,7 +178,7 @@ func (u *update) listed() *Pod {
 
 // since returns the transitions from delivered, which may be nil, to u.
 func (u *update) since(delivered *update) []transition {
-	return appendTransitions(nil, delivered.listed(), u.pod)
+	return deliverable(appendTransitions(nil, delivered.listed(), u.pod))
 }
 
 // amended returns the exited containers whose end is not the one that the subscriber was sent.
@@ -212,8 +212,8 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	both.initialEnds = earlier.initialEnds // later updates have no more
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
-	last := deliverable(later.since(earlier))
-	discarded = deliverable(earlier.since(delivered)) + last - deliverable(later.since(delivered))
+	last := len(later.since(earlier))
+	discarded = len(earlier.since(delivered)) + last - len(later.since(delivered))
 	if last == 0 && !later.sync {
 		both.listedAt, both.cause = earlier.listedAt, earlier.cause
 	}
