@@ -265,16 +265,17 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 // died records the death of a container. The death is counted when it is settled.
 func (r *reconciler) died(rec *podRecord, id string) {
 	e := rec.ends[id]
-	switch {
-	case e == nil:
-		e = &end{}
+	if e == nil {
+		e = &end{restarted: true}
 		put(&rec.ends, id, e)
-	case !e.restarted: // known already: the container was only unknown in between
-		return
-	default:
-		r.countGone(rec, id, e)
 	}
-	*e = end{endedBy: e.endedBy, since: r.sched.Now, earlier: e.earlier}
+	if !e.restarted { // known already: the container was only unknown in between
+		return
+	}
+	r.countGone(rec, id, e)
+	// Subscribers that were not sent the restart take the two deaths for one, which is settled only once.
+	settled := e.settled && isExited(find(rec.published.containers(), id))
+	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
 
 // settle settles the ends of a pod and counts them. The first status that knows an end settles it if the reason is

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,9 @@ type HealthReport struct {
 	// when the first of the failures in a row occurred.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
+	// LastAnswer is when the runtime last answered a call; zero for never. If it is no CallReporter, only
+	// full lists, by their beginning, and inspections that succeed count.
+	LastAnswer time.Time `json:"lastAnswer,omitzero"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
 	// CallsInFlight are the unanswered calls, oldest first. If the runtime is a CallReporter, it reports
@@ -55,8 +59,11 @@ type HealthReport struct {
 type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods with stuck inspections, by UID. Most likely, one of them blocks the runtime.
+	// Suspects are the pods with stuck inspections, by UID. Most likely, a container of one of them blocks the
+	// list. There are none if the runtime is Frozen.
 	Suspects []FailingPod `json:"suspects,omitempty"`
+	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
+	Frozen bool `json:"frozen,omitempty"`
 	// Answered is how many pods were inspected successfully since.
 	Answered int `json:"answered"`
 }
@@ -108,7 +115,7 @@ type health struct {
 // health returns the reconciler's part of the health.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
-		HealthReport: HealthReport{LastRelist: r.fullSucceeded},
+		HealthReport: HealthReport{LastRelist: r.fullSucceeded, LastAnswer: later(r.fullSucceeded, r.lastInspection)},
 		now:          now, threshold: r.cfg.Threshold, listErr: r.listErr, listErrAt: r.listErrAt,
 		lastInspection: r.lastInspection, containers: make(map[State]int),
 	}
@@ -191,8 +198,7 @@ func (h *health) listCause() error {
 	running := ""
 	if lists := h.callsOf(methodGetPods); len(lists) > 0 {
 		call := lists[0]
-		ofNoPod := func(c RuntimeCall) bool { return c.PodUID == "" && c.Object == "" }
-		if i := slices.IndexFunc(h.reported, ofNoPod); i >= 0 {
+		if i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.PodUID == "" && c.Object == "" }); i >= 0 {
 			call = h.reported[i] // the runtime's call that the list waits for
 		}
 		running = h.running(call) + h.whileListIsStuck()
@@ -212,21 +218,22 @@ func (h *health) listCause() error {
 	}
 }
 
-// whileListIsStuck describes, while a full list is stuck, the other stuck pods and the pods inspected since.
-func (h *health) whileListIsStuck() (text string) {
-	if h.StuckRelist == nil {
+// whileListIsStuck describes, while a full list is stuck, what else is, and the pods inspected since.
+func (h *health) whileListIsStuck() string {
+	stuck := h.StuckRelist
+	switch i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.ObjectID != "" }); {
+	case stuck == nil:
 		return ""
+	case stuck.Frozen:
+		return "; the runtime answers no other call"
+	case len(stuck.Suspects) > 0:
+		return fmt.Sprintf("; meanwhile, %s; stuck pods: %d, inspected since: %d",
+			h.inspectionCause(stuck.Suspects[0]), len(stuck.Suspects), stuck.Answered)
+	case i >= 0: // perhaps of a pod that no list has shown
+		return "; meanwhile, " + h.running(h.reported[i])
+	default:
+		return fmt.Sprintf("; pods inspected since: %d", stuck.Answered)
 	}
-	if suspects := h.StuckRelist.Suspects; len(suspects) > 0 {
-		text = "; meanwhile, " + h.inspectionCause(suspects[0])
-		if len(suspects) > 1 {
-			text += fmt.Sprintf("; other stuck pods: %d", len(suspects)-1)
-		}
-	}
-	if h.StuckRelist.Answered > 0 {
-		text += fmt.Sprintf("; pods inspected since: %d", h.StuckRelist.Answered)
-	}
-	return text
 }
 
 // unsynced returns why the generator has not synced.
@@ -246,11 +253,13 @@ func (h *health) running(c RuntimeCall) string {
 	return fmt.Sprintf("%s has been running for %v", describeCall(c), h.ago(c.Since))
 }
 
-// inspectionCause describes the stuck call of a pod.
+// inspectionCause describes the stuck call of a pod: of its calls, the oldest that names a container.
 func (h *health) inspectionCause(p FailingPod) string {
-	call := methodGetPodStatus
-	if i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.PodUID == p.PodUID }); i >= 0 {
-		call = describeCall(h.reported[i])
+	call, named := methodGetPodStatus, false
+	for _, c := range slices.Backward(h.reported) {
+		if c.PodUID == p.PodUID && (!named || c.ObjectID != "") {
+			call, named = describeCall(c), c.ObjectID != ""
+		}
 	}
 	text := fmt.Sprintf("%s of %s has been unanswered for %v",
 		call, podName(&Pod{Namespace: p.Namespace, Name: p.Name, ID: p.PodUID}), h.ago(p.StuckSince))
@@ -260,12 +269,7 @@ func (h *health) inspectionCause(p FailingPod) string {
 	return text
 }
 
-func describeCall(c RuntimeCall) string {
-	if c.Object == "" {
-		return c.Method
-	}
-	return c.Method + " of " + c.Object
-}
+func describeCall(c RuntimeCall) string { return strings.TrimSuffix(c.Method+" of "+c.Object, " of ") }
 
 // Healthy reports whether the generator works, and if not, why. It reports false in three cases:
 //
@@ -277,7 +281,7 @@ func describeCall(c RuntimeCall) string {
 // canaries, six times within the threshold.
 //
 // The error names the stuck call, its pod or container and its age, or else the last error. If a full
-// list is stuck, it also names a pod with a stuck inspection and counts the pods inspected since.
+// list is stuck, it also names what else is stuck, and counts the pods inspected since.
 // Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
@@ -307,13 +311,11 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 }
 
 // Pods returns the newest listed pods, sorted by UID, inspected or not. It never waits for the runtime.
-func (g *GenericPLEG) Pods() []*Pod {
+func (g *GenericPLEG) Pods() (pods []*Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	recs := g.reconciler.records.present()
-	pods := make([]*Pod, len(recs))
-	for i, rec := range recs {
-		pods[i] = rec.pod
+	for _, rec := range g.reconciler.records.present() {
+		pods = append(pods, rec.pod)
 	}
 	return pods
 }
@@ -346,8 +348,11 @@ func (g *GenericPLEG) diagnosis() *health {
 	h := g.health()
 	h.CallsInFlight = h.calls
 	if reporter, ok := g.runtime.(CallReporter); ok {
-		g.guarded("CallsInFlight", func() { h.reported = reporter.CallsInFlight() })
+		g.guarded("CallsInFlight", func() { h.reported, h.LastAnswer = reporter.CallsInFlight() })
 		h.CallsInFlight = h.reported
+	}
+	if stuck := h.StuckRelist; stuck != nil && h.since(h.LastAnswer) > 10*time.Second {
+		stuck.Frozen, stuck.Suspects = true, nil
 	}
 	return h
 }

@@ -70,11 +70,15 @@ type ExitSource interface {
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 
-// CallReporter is an optional interface of a Runtime that can list its calls in flight. The health
-// report then names the stuck CRI call and its container.
+// CallReporter is an optional interface of a Runtime that knows its calls. The health report then
+// names the stuck CRI call and its container, and tells a stuck runtime from a stuck container.
 type CallReporter interface {
-	// CallsInFlight returns the calls that have not returned, oldest first. It never blocks.
-	CallsInFlight() []RuntimeCall
+	// CallsInFlight returns the calls that have not returned, oldest first, and when the runtime last
+	// answered a call, with an error or without; zero for never. It never blocks.
+	//
+	// While a full list is unanswered, the Runtime should make another cheap call every few seconds:
+	// if nothing is answered for ten seconds, the runtime counts as frozen.
+	CallsInFlight() (inFlight []RuntimeCall, lastAnswer time.Time)
 }
 
 // Describer is an optional interface of a Runtime that describes itself in a few words, for the health report.

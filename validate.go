@@ -107,4 +107,4 @@ func withoutNil[T any](list []*T, bad func()) []*T {
 }
 
 // podName returns the name of a pod for errors.
-func podName(pod *Pod) string { return "pod " + pod.Namespace + "/" + pod.Name + " (" + string(pod.ID) + ")" }
+func podName(pod *Pod) string { return fmt.Sprintf("pod %s/%s (%s)", pod.Namespace, pod.Name, pod.ID) }

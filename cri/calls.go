@@ -95,8 +95,9 @@ type call struct {
 type calls struct {
 	clock clock.PassiveClock
 
-	mu      sync.Mutex
-	pending []*call // guarded by mu; oldest first
+	mu         sync.Mutex
+	pending    []*call   // guarded by mu; oldest first
+	lastAnswer time.Time // guarded by mu
 }
 
 func (c *calls) add(made *call) {
@@ -116,7 +117,19 @@ func (c *calls) remove(made *call) (took time.Duration) {
 	return c.clock.Since(made.since)
 }
 
-func (c *calls) inFlight() []pleg.RuntimeCall {
+// answered notes that the runtime has answered a call with err, unless the error is of the connection or of
+// the caller's context.
+func (c *calls) answered(err error) {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastAnswer = c.clock.Now()
+}
+
+func (c *calls) inFlight() ([]pleg.RuntimeCall, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]pleg.RuntimeCall, len(c.pending))
@@ -129,7 +142,7 @@ func (c *calls) inFlight() []pleg.RuntimeCall {
 			Since:    p.since,
 		}
 	}
-	return list
+	return list, c.lastAnswer
 }
 
 // do makes one call to the runtime: f calls the client with ctx. If the client panics, the call
@@ -152,6 +165,7 @@ func (r *Runtime) begin(made rpc, of target) *call {
 // streaming lists has answered; that is not counted as an error.
 func (r *Runtime) end(ctx context.Context, c *call, err error) error {
 	cause := context.Cause(ctx)
+	r.calls.answered(err)
 	if status.Code(err) == codes.Canceled && errors.Is(cause, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", cause, err) // the caller's deadline, and not that it has lost interest
 	}

@@ -86,6 +86,6 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	clock.Step(pleg.DefaultRelistPeriod / 20)
 	waitFor(t, func() bool { return s.Calls("ListContainers") == 2 && s.Calls("ListPodSandbox") == 2 })
 	_ = g.Relist(t.Context())
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 	calls("with the list that follows", map[string]int{"PodSandboxStatus": 1, "ContainerStatus": 2})
 }

@@ -185,7 +185,7 @@ func TestDialNeverAppears(t *testing.T) {
 			t.Fatalf("a runtime that is not there has no events: %v", err)
 		}
 	}
-	if n := len(r.CallsInFlight()); n != 0 {
+	if n := len(inFlight(r)); n != 0 {
 		t.Errorf("%d calls in flight", n)
 	}
 }
@@ -202,7 +202,7 @@ func TestDialSilentSocket(t *testing.T) {
 		_, err := r.GetPods(ctx, true)
 		done <- err
 	}()
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
 	if err := <-done; status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("want a missed deadline at %s, got %v", endpoint, err)
 	}
@@ -234,7 +234,7 @@ func TestDialClose(t *testing.T) {
 		_, err := r.GetPods(t.Context(), true)
 		done <- err
 	}()
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
 	must(t, r.Close())
 	if err := <-done; status.Code(err) != codes.Canceled {
 		t.Errorf("a list during Close: %v", err)
@@ -349,7 +349,7 @@ func TestDialOptionWaitForReady(t *testing.T) {
 	r := dialRuntime(t, path, cri.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
 	done := make(chan bool)
 	go func() { done <- listsPod(t, r, "web") }()
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
 	pointTo(t, path, startServer(t, "web"))
 	if !<-done {
 		t.Error("the list did not wait for the runtime")

@@ -159,6 +159,7 @@ func (w *watch) accept() {
 	}
 	w.settled, w.accepted = true, true
 	w.acceptedAt = w.runtime.opts.clock.Now()
+	w.runtime.calls.answered(nil)
 	// An accepted stream is no longer a call in flight.
 	w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), nil)
 	// Under the lock, so that no event is delivered before.

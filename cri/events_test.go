@@ -80,7 +80,7 @@ func TestWatchContainerEvents(t *testing.T) {
 		seen[e.ContainerID] = true
 	}
 	// An accepted stream is not a call in flight.
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 	w.cancel()
 	if err := w.ended(t); !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -131,7 +131,7 @@ func TestEventsUnsupported(t *testing.T) {
 				"get_container_events"); got != 0 {
 				t.Errorf("%v errors", got)
 			}
-			if calls := r.CallsInFlight(); len(calls) != 0 {
+			if calls := inFlight(r); len(calls) != 0 {
 				t.Errorf("in flight: %+v", calls)
 			}
 		})
@@ -233,9 +233,9 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s.Freeze()
 	defer s.Thaw()
 	w = watch(t, r)
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
 	// The call is not reported as one of a list.
-	if got := r.CallsInFlight()[0]; got.Object != "the event stream" {
+	if got := inFlight(r)[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
 	select {
@@ -406,7 +406,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("it returned after %v", took)
 		}
-		if left := r.CallsInFlight(); len(left) != 0 || versions.Load() != 2 {
+		if left := inFlight(r); len(left) != 0 || versions.Load() != 2 {
 			t.Errorf("in flight: %+v, after %d Version calls", left, versions.Load())
 		}
 	})

@@ -88,7 +88,7 @@ func TestWatchContainerExits(t *testing.T) {
 	w := watchExits(t, r)
 	subscribed(t, s, w)
 	// An accepted stream is not a call in flight.
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 0 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 
 	must(t, s.ExitContainer(app, 3, ""))
 	got := w.next(t)
@@ -159,7 +159,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if test.streams > 0 && metric(t, r, "kubelet_runtime_operations_errors_total", "subscribe_events") > 0 {
 				t.Error("it counts as an error")
 			}
-			if calls := r.CallsInFlight(); len(calls) != 0 {
+			if calls := inFlight(r); len(calls) != 0 {
 				t.Errorf("in flight: %+v", calls)
 			}
 		})
@@ -226,7 +226,7 @@ func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	s.Freeze()
 	defer s.Thaw()
 	w := watchExits(t, r)
-	waitFor(t, func() bool { return len(r.CallsInFlight()) == 1 })
+	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
 	w.cancel()
 	if err := w.ended(t); status.Code(err) != codes.Canceled {
 		t.Error(err)

@@ -109,7 +109,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 				if took := time.Since(began); took != time.Second {
 					t.Errorf("it took %v", took)
 				}
-				if left := r.CallsInFlight(); len(left) != 0 {
+				if left := inFlight(r); len(left) != 0 {
 					t.Errorf("in flight: %+v", left)
 				}
 			})
@@ -136,7 +136,7 @@ func TestGetPodIsCancelled(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		if got := r.CallsInFlight(); len(got) != 2 || got[0].PodUID != "uid" || got[1].PodUID != "uid" {
+		if got := inFlight(r); len(got) != 2 || got[0].PodUID != "uid" || got[1].PodUID != "uid" {
 			t.Errorf("in flight: %+v", got)
 		}
 		cancel()

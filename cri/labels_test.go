@@ -198,7 +198,7 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 		node.raw = []byte{0x0a, 0x03, 0x42, 0x7f}
 		node.chunk = 16
 		_, err := r.GetPods(t.Context(), true)
-		fmt.Fprintln(&log, err, r.DescribeRuntime(), r.CallsInFlight())
+		fmt.Fprintln(&log, err, r.DescribeRuntime(), inFlight(r))
 		reg := prometheus.NewRegistry()
 		reg.MustRegister(r)
 		families, err := reg.Gather()

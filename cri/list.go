@@ -77,6 +77,8 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 		return nil, fmt.Errorf("cri: GetPods: another list is still running: %w", context.Cause(ctx))
 	}
 	begun := r.exits.listing()
+	stop := r.search(ctx)
+	defer stop()
 	pods, err := r.list(ctx, r.held, query{})
 	r.listFailed.Store(err != nil)
 	r.exits.listed(begun, err)

@@ -147,7 +147,7 @@ func TestClientMisbehaves(t *testing.T) {
 						"panic: the client is broken"):
 						t.Errorf("the error does not say what happened: %v", got.err)
 					}
-					if left := r.CallsInFlight(); len(left) != 0 {
+					if left := inFlight(r); len(left) != 0 {
 						t.Errorf("in flight: %+v", left)
 					}
 					ctx, cancel := context.WithCancel(t.Context())
@@ -174,7 +174,7 @@ func TestConnectedPanics(t *testing.T) {
 			!strings.Contains(err.Error(), "GetContainerEvents") {
 			t.Error(err)
 		}
-		if left := r.CallsInFlight(); len(left) != 0 {
+		if left := inFlight(r); len(left) != 0 {
 			t.Errorf("in flight: %+v", left)
 		}
 	})

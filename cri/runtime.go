@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -156,9 +157,16 @@ func (r *Runtime) DescribeRuntime() string {
 	return b.String()
 }
 
-// CallsInFlight returns the calls to the runtime that have not returned, oldest first. It includes
-// a stream of events only until the runtime has accepted it.
-func (r *Runtime) CallsInFlight() []pleg.RuntimeCall { return r.calls.inFlight() }
+// CallsInFlight returns the calls to the runtime that have not returned, oldest first, and when the
+// runtime last answered one, with an error or without; zero for never. It includes a stream of events
+// only until the runtime has accepted it.
+//
+// While a full list takes longer than three seconds, the Runtime asks for the version every three
+// seconds and, once on containerd, for the status of each container that no full list has shown. So
+// the container that blocks the lists is among the calls.
+func (r *Runtime) CallsInFlight() (inFlight []pleg.RuntimeCall, lastAnswer time.Time) {
+	return r.calls.inFlight()
+}
 
 // knownVersion returns the runtime's last answer to Version; the runtime's name is part
 // of every container ID. It asks the runtime only if there is no answer yet.

@@ -331,7 +331,7 @@ func TestInspectionInFlight(t *testing.T) {
 		Method: "ContainerStatus", PodUID: "uid", Object: "container app (" + app[:13] + "…)", ObjectID: app,
 	}
 	waitFor(t, func() bool {
-		calls := r.CallsInFlight()
+		calls := inFlight(r)
 		if len(calls) != 1 {
 			return false
 		}
@@ -342,7 +342,7 @@ func TestInspectionInFlight(t *testing.T) {
 	if err := <-done; status.Code(err) != codes.Canceled {
 		t.Error(err)
 	}
-	if calls := r.CallsInFlight(); len(calls) != 0 {
+	if calls := inFlight(r); len(calls) != 0 {
 		t.Errorf("in flight: %+v", calls)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri/internal/wire"
@@ -91,16 +90,11 @@ func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe 
 }
 
 // askPodOf asks for the pod of a container that no list has shown; empty if its status does not tell.
-func (r *Runtime) askPodOf(ctx context.Context, id string) (uid types.UID) {
+func (r *Runtime) askPodOf(ctx context.Context, id string) types.UID {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
-	_ = r.do(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() error {
-		resp, err := r.client.containerStatus(ctx,
-			&runtimeapi.ContainerStatusRequest{ContainerId: id}, grpc.ForceCodecV2(&statusCodec{}))
-		uid = types.UID(resp.GetStatus().GetLabels()[labelPodUID])
-		return err
-	})
-	return uid
+	status, _ := r.askStatus(ctx, target{kind: "container", id: id})
+	return types.UID(status.GetLabels()[labelPodUID])
 }
 
 // watchTasks reads containerd's stream of some topics.

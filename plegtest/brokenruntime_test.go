@@ -3,6 +3,7 @@ package plegtest_test
 import (
 	"context"
 	"errors"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -41,7 +42,7 @@ func (b *broken) DescribeRuntime() string {
 	return "a broken runtime"
 }
 
-func (b *broken) CallsInFlight() []pleg.RuntimeCall { return b.calls }
+func (b *broken) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return b.calls, time.Time{} }
 
 func (b *broken) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	if b.getPods != nil {

@@ -15,7 +15,7 @@ type head struct {
 	Version        string          `json:"version,omitempty"`
 	StartedAt      time.Time       `json:"startedAt"`
 	Links          []string        `json:"links,omitempty"`
-	Level          level           `json:"level,omitempty"`
+	Level          Level           `json:"level,omitempty"`
 	Sentence       string          `json:"sentence,omitempty"`
 	Notes          []string        `json:"notes,omitempty"`
 	Health         json.RawMessage `json:"health,omitempty"`
@@ -53,7 +53,7 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	a.condition = h.condition
 	if h.conditionAt > since {
 		c := h.condition
-		a.Level, a.Sentence, a.Notes, a.Health = c.level, c.sentence, c.notes, c.encoded
+		a.Level, a.Sentence, a.Notes, a.Health = c.Level, c.Sentence, c.Notes, c.encoded
 		a.AwaySince, a.Witnesses = shownTime(c.away), h.witnesses
 	}
 	a.pods, a.events, a.samples = h.since(since)

@@ -4,87 +4,93 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// level is how bad the condition is.
-type level string
+// Level is how bad a Condition is.
+type Level string
 
+// The levels of a Condition.
 const (
-	levelOK      level = "ok"      // nothing is wrong
-	levelWarning level = "warning" // something is wrong, and the generator is healthy
-	levelError   level = "error"   // the generator is not healthy
+	LevelOK      Level = "ok"      // nothing is wrong
+	LevelWarning Level = "warning" // something is wrong, and the generator is healthy
+	LevelError   Level = "error"   // the generator is not healthy
 )
 
-// condition is the health in words.
+// Condition is the health of a node's runtime and generator in words, as the page and Healthz show it.
+type Condition struct {
+	Level Level `json:"level"`
+	// Sentence says what is worst, since when, and what to do. Texts of the runtime in it are cut, and printable.
+	Sentence string `json:"sentence"`
+	// Notes are the other problems, in one sentence each.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// NewCondition puts the health of a generator into words. It does not wait for the runtime.
+func NewCondition(generator *pleg.GenericPLEG) Condition {
+	return newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now()).Condition
+}
+
+// condition is a Condition with what it was made of.
 type condition struct {
-	level    level
-	sentence string
-	notes    []string
-	report   pleg.HealthReport
-	encoded  []byte // the report as JSON
-	found    *report
+	Condition
+	report  pleg.HealthReport
+	encoded []byte // the report as JSON
+	found   *report
 	// away is since when the runtime has answered nothing, or no list has succeeded; zero if neither is so.
 	away time.Time
 }
 
-const (
-	// slowCall is how long a list may be unanswered before it is said to hang.
-	slowCall = 10 * time.Second
-)
+// slowCall is how long a list may be unanswered before it counts as stuck here.
+const slowCall = 10 * time.Second
 
 // newCondition returns the health in words, of a report that was made at a time, and finds its calls and pods
 // among the pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
-	c := condition{report: r, notes: troubles(&r, now)}
-	switch {
-	case !r.Healthy && answersNothing(&r, now):
-		c.level, c.sentence = levelError, "Not healthy: "+c.notes[0]
-		c.notes = append([]string{"reason: " + printable.Text(rounded(r.Reason)) + "."}, c.notes[1:]...)
+	notes := troubles(&r, now)
+	c := condition{report: r, Condition: Condition{Level: LevelOK, Notes: notes}}
+	switch reason := printable.Text(rounded(r.Reason)) + "."; {
+	case !r.Healthy && len(notes) == 0:
+		c.Level, c.Sentence = LevelError, "Not healthy: "+reason
 	case !r.Healthy:
-		c.level, c.sentence = levelError, "Not healthy: "+printable.Text(rounded(r.Reason))+"."
-	case len(c.notes) > 0:
-		c.level, c.sentence, c.notes = levelWarning, "Degraded: "+c.notes[0], c.notes[1:]
+		c.Level, c.Sentence, c.Notes = LevelError, "Not healthy: "+notes[0], notes[1:]
+		if isFrozen(&r) || r.RelistError == "" { // otherwise, the reason only repeats the error
+			c.Notes = append([]string{"reason: " + reason}, c.Notes...)
+		}
+	case len(notes) > 0:
+		c.Level, c.Sentence, c.Notes = LevelWarning, "Degraded: "+notes[0], notes[1:]
 	default:
-		c.level = levelOK
-		c.sentence = fmt.Sprintf("Healthy: %s, the last relist began %s ago, the event stream is %s.",
+		c.Sentence = fmt.Sprintf("Healthy: %s, the last relist began %s ago, the event stream is %s.",
 			plural(r.Pods, "pod"), roughly(now.Sub(r.LastRelist)), r.Stream.State)
 	}
-	if answersNothing(&r, now) {
+	if isFrozen(&r) {
 		c.away = r.StuckRelist.Since
-	} else if r.RelistError != "" && now.Sub(r.LastRelist) > slowCall {
+	} else if r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall {
 		c.away = r.LastRelist
 	}
 	c.encoded, c.found = encoded(clipLists(r)), newReport(&c, pods)
 	return c
 }
 
-// answersNothing reports whether the runtime answers neither a full list nor the inspection of any pod.
-func answersNothing(r *pleg.HealthReport, now time.Time) bool {
-	return r.StuckRelist != nil && r.StuckRelist.Answered == 0 && now.Sub(r.StuckRelist.Since) > slowCall
-}
+// isFrozen reports whether the runtime answers nothing.
+func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }
 
-// troubles returns what is wrong, the worst first, a sentence each. If the runtime answers nothing, that is
-// the one sentence about calls.
+// troubles returns what is wrong, the worst first, a sentence each. If the runtime is frozen, that is the only
+// sentence about calls.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if answersNothing(r, now) {
+	if isFrozen(r) {
 		since := r.StuckRelist.Since
 		say("nothing has been answered since %s: restart the runtime.", forLong(since, since, now))
 		return append(all, exitTroubles(r, now)...)
 	}
-	names := make(map[types.UID]string, len(r.FailingPods))
 	var stuck, failed []pleg.FailingPod
 	for _, f := range r.FailingPods {
-		names[f.PodUID] = printable.Text(nameOf(f.Namespace, f.Name, clip(string(f.PodUID))))
 		if f.StuckSince.IsZero() {
 			failed = append(failed, f)
 		} else {
@@ -95,12 +101,10 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 
 	listIsStuck := r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > slowCall
-	if call, since, is := openCall(r); listIsStuck || is && now.Sub(since) > slowCall {
-		first, beside := since, ""
-		if listIsStuck {
-			first, beside = r.StuckRelist.Since, besideList(r, stuck, names)
-		}
-		say("%s has not been answered since %s%s.", call, forLong(first, since, now), beside)
+	if listIsStuck {
+		all = append(all, stuckList(r, stuck, now))
+	} else if call, is := openList(r); is && now.Sub(call.Since) > slowCall {
+		say("%s has not been answered since %s.", callText(call), forLong(call.Since, call.Since, now))
 	}
 	if r.RelistError != "" {
 		switch text := printable.Text(rounded(r.RelistError)); {
@@ -117,13 +121,13 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		if r.StuckRelist == nil {
 			unaffected = "; other pods are not affected"
 		}
-		text, attempt := inspectionText(r, first.PodUID, names[first.PodUID])
-		say("%s has not been answered since %s%s%s.", text, forLong(first.StuckSince, attempt, now),
+		text, attempt := stuckObject(r, first)
+		say("%s has been stuck since %s: repair or end it%s%s.", text, forLong(first.StuckSince, attempt, now),
 			others(len(stuck)-1, "pod is stuck", "pods are stuck"), unaffected)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
-		say("the inspection of pod %s has failed %s%s: %s.", names[first.PodUID], plural(first.Failures, "time"),
+		say("the inspection of pod %s has failed %s%s: %s.", podText(first), plural(first.Failures, "time"),
 			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(rounded(first.Error)))
 	}
 	all = append(all, exitTroubles(r, now)...)
@@ -136,6 +140,34 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 			clockTime(r.ExitStream.Since), printable.Text(rounded(r.ExitStream.Error)))
 	}
 	return all
+}
+
+// stuckList says what blocks the lists: a container of the pod that has been stuck for longest, or one of a pod that no
+// list has shown, or else that it is not known. stuck has the oldest first.
+func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) string {
+	since, effect := r.StuckRelist.Since, "; until a list is answered, pods that come or go may not be seen."
+	if n := r.StuckRelist.Answered; n > 0 {
+		effect = "; " + have(n, "pod") + " been inspected since" + effect
+	}
+	unlisted := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool {
+		return c.ObjectID != "" && now.Sub(c.Since) > time.Second
+	})
+	switch {
+	case len(stuck) > 0:
+		text, _ := stuckObject(r, stuck[0])
+		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s%s", text, forLong(since, since, now),
+			others(len(stuck)-1, "pod is stuck", "pods are stuck"), effect)
+	case unlisted >= 0:
+		call := r.CallsInFlight[unlisted]
+		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s", printable.Text(call.Object),
+			forLong(since, since, now), effect)
+	}
+	list, attempt := "the list", since
+	if call, is := openList(r); is {
+		list, attempt = callText(call), call.Since
+	}
+	return fmt.Sprintf("a container blocks the lists, and which one is not known: %s has not been answered since %s%s",
+		list, forLong(since, attempt, now), effect)
 }
 
 // exitTroubles returns a sentence about exits that the runtime does not show.
@@ -161,48 +193,32 @@ func forLong(since, attempt, now time.Time) string {
 	return text + ")"
 }
 
-// openCall returns the oldest call for no pod, and since when it is unanswered. While a full relist
-// is stuck it is that if the runtime names no call.
-func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
-	for _, c := range r.CallsInFlight {
-		if c.PodUID == "" && c.Object == "" {
-			return callText(c), c.Since, true
-		}
+// openList returns the oldest call for no pod.
+func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
+	i := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool { return c.PodUID == "" && c.Object == "" })
+	if i < 0 {
+		return pleg.RuntimeCall{}, false
 	}
-	if r.StuckRelist == nil {
-		return "", time.Time{}, false
-	}
-	return "the relist", r.StuckRelist.Since, true
+	return r.CallsInFlight[i], true
 }
 
-// besideList says what is known while a full list is stuck: the pods whose inspection is stuck too, the
-// oldest first, and how many others are inspected: in these deaths are seen.
-func besideList(r *pleg.HealthReport, stuck []pleg.FailingPod, names map[types.UID]string) (text string) {
-	noun := "pod"
-	if len(stuck) > 0 {
-		uid := stuck[0].PodUID
-		first, _ := inspectionText(r, uid, names[uid])
-		text = fmt.Sprintf("; %s is not answered either%s", first, others(len(stuck)-1, "pod is stuck", "pods are stuck"))
-		noun = "other pod"
-	}
-	return text + fmt.Sprintf("; %s been inspected since; until the list is answered, what is created or removed may not "+
-		"be seen", have(r.StuckRelist.Answered, noun))
-}
-
-// inspectionText names the call that a pod's inspection waits for, and the pod, and returns when that call was
-// made, zero if no call is known.
-func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) (text string, since time.Time) {
-	text = "the inspection"
-	for _, c := range r.CallsInFlight {
-		if c.PodUID == uid {
-			text, since = callText(c), c.Since
-			break
+// stuckObject names the container or else the pod whose inspection is stuck, and returns when the call for it began;
+// zero if no call is known.
+func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attempt time.Time) {
+	var call pleg.RuntimeCall
+	for _, c := range slices.Backward(r.CallsInFlight) {
+		if c.PodUID == pod.PodUID && (c.ObjectID != "" || call.ObjectID == "") {
+			call = c
 		}
 	}
-	if strings.Contains(text, " of pod "+pod) {
-		return text, since // GetPodStatus is of nothing else
+	if call.ObjectID == "" {
+		return "pod " + podText(pod), call.Since
 	}
-	return text + " for pod " + pod, since
+	return printable.Text(call.Object) + " of pod " + podText(pod), call.Since
+}
+
+func podText(p pleg.FailingPod) string {
+	return printable.Text(nameOf(p.Namespace, p.Name, clip(string(p.PodUID))))
 }
 
 func callText(c pleg.RuntimeCall) string {

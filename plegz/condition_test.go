@@ -36,7 +36,7 @@ func TestSentence(t *testing.T) {
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
 		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
-		expect("warning", "Degraded: GetPodStatus of pod shop/a (shop/a) has not been answered since 00:00:05 UTC on 1 Jan ")
+		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s): repair or end it; ")
 		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "stuck" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
@@ -44,65 +44,64 @@ func TestSentence(t *testing.T) {
 		fail()
 		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.pass(11 * time.Second)
-		expect("warning", "Degraded: GetPods has not been answered since ")
+		expect("warning", "Degraded: pod shop/a has blocked the lists since ")
 		n.pass(4 * time.Minute)
-		expect("error", "Not healthy: pleg was last seen active ")
+		expect("error", "Not healthy: pod shop/a has blocked the lists since ")
 	})
 }
 
-// Beside a list that is stuck, the sentence names a pod whose inspection is stuck too and says how many are
-// inspected. It says of no pod that it is not affected: what is created in it is not seen.
+// While a list is stuck, the sentence names a stuck pod and counts those that were inspected. It says of no pod that it
+// is not affected: what is created in it is not seen.
 func TestStuckListInWords(t *testing.T) {
-	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
-	const unseen = "; until the list is answered, what is created or removed may not be seen."
-	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
-	const nothing = "Degraded: nothing has been answered since 00:00:03 UTC on 1 Jan (for 13 s): restart the runtime."
+	const since = " since 00:00:03 UTC on 1 Jan (for 13 s)"
+	const unseen = "; until a list is answered, pods that come or go may not be seen."
+	const nothing = "nothing has been answered" + since + ": restart the runtime."
 	for _, tt := range []struct {
-		wedged []types.UID // inspections that hang
-		pod    string      // what is said before the list is said to hang
-		beside string      // and beside it
+		stuck []types.UID // pods with stuck inspections
+		first string      // the sentence before the list counts as stuck
+		want  string
 	}{
-		{nil, "", "; 4 pods have been inspected since" + unseen},
+		{nil, "", "Degraded: a container blocks the lists, and which one is not known: GetPods has not been answered" + since +
+			"; 4 pods have been inspected since" + unseen},
 		{
-			[]types.UID{"team/pod-0001"}, "Degraded: " + first + " has not been answered since ",
-			"; " + first + " is not answered either; 3 other pods have been inspected since" + unseen,
+			[]types.UID{"team/pod-0001"}, "Degraded: pod team/pod-0001 has been stuck since ",
+			"Degraded: pod team/pod-0001 has blocked the lists" + since + ": repair or end it; 3 pods have been inspected since" +
+				unseen,
 		},
 		{
-			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: GetPodStatus of pod team/pod-000",
-			" is not answered either, and 2 more pods are stuck; 1 other pod has been inspected since" + unseen,
+			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: pod team/pod-000",
+			": repair or end it, and 2 more pods are stuck; 1 pod has been inspected since" + unseen,
 		},
-		{
-			[]types.UID{plegtest.AnyPod}, "Degraded: GetPodStatus of pod team/pod-000",
-			nothing,
-		},
+		{[]types.UID{plegtest.AnyPod}, "Degraded: pod team/pod-000", "Degraded: " + nothing},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
 			n.setPods(4)
 			n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
 			n.BlockIgnoringCancel(plegtest.GetPod, plegtest.AnyPod)
-			for _, uid := range tt.wedged {
+			for _, uid := range tt.stuck {
 				n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)
 			}
 			n.pass(8 * time.Second)
-			if s := n.state(); s.Level != "ok" && tt.pod == "" || !strings.HasPrefix(s.Sentence, tt.pod) ||
+			if s := n.state(); s.Level != "ok" && tt.first == "" || !strings.HasPrefix(s.Sentence, tt.first) ||
 				strings.Contains(s.Sentence, "not affected") {
-				t.Errorf("after 8 s: %s, want %s", s.Sentence, tt.pod)
+				t.Errorf("after 8 s: %s, want %s", s.Sentence, tt.first)
 			}
 			n.pass(6 * time.Second)
+			frozen := strings.HasSuffix(tt.want, nothing)
 			s := n.state()
-			if away := tt.beside == nothing; s.AwaySince.IsZero() == away ||
-				!away && !strings.HasPrefix(s.Sentence, list) || !strings.HasSuffix(s.Sentence, tt.beside) || len(s.Notes) > 0 {
-				t.Errorf("after 14 s: %s, notes %q, want %s", s.Sentence, s.Notes, tt.beside)
+			if !strings.HasSuffix(s.Sentence, tt.want) || s.AwaySince.IsZero() == frozen || len(s.Notes) > 0 {
+				t.Errorf("after 14 s: %s, notes %q, away since %v, want %s", s.Sentence, s.Notes, s.AwaySince, tt.want)
 			}
-			if tt.beside == nothing {
-				n.pass(4 * time.Minute)
-				const sentence = "Not healthy: nothing has been answered since 00:00:03 UTC on 1 Jan (for 4 min): " +
-					"restart the runtime."
-				const reason = "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
-				if s := n.state(); s.Sentence != sentence || len(s.Notes) != 1 || !strings.HasPrefix(s.Notes[0], reason) {
-					t.Errorf("after 4 min: %s, notes %q", s.Sentence, s.Notes)
-				}
+			// Two minutes later the list has failed, and is stuck again.
+			n.pass(4 * time.Minute)
+			reason := "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
+			if s = n.state(); !strings.HasPrefix(s.Sentence, "Not healthy: ") || s.AwaySince.IsZero() == frozen {
+				t.Errorf("after 4 min: %s, away since %v", s.Sentence, s.AwaySince)
+			}
+			if all := s.Sentence + strings.Join(s.Notes, ""); strings.Count(all, "context deadline exceeded") > 1 ||
+				frozen != strings.Contains(all, reason) {
+				t.Errorf("after 4 min: %s, notes %q", s.Sentence, s.Notes)
 			}
 			n.Heal()
 		})
@@ -200,7 +199,14 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 // However many calls hang, what is said of the health is short; each pod says it of itself.
 func TestManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		fake := plegtest.NewRuntime()
+		r := &reporter{Runtime: fake}
+		for i := range 200 {
+			r.calls = append(r.calls, pleg.RuntimeCall{Method: "ContainerStatus", PodUID: types.UID(fmt.Sprintf("team/pod-%04d", i)),
+				Object: "container app (3f2a61d0c9b84…)", ObjectID: strings.Repeat("3f2a", 16), Since: time.Now()})
+		}
+		n := newIdleNode(t, r, fake)
+		n.g.Start(t.Context())
 		n.setPods(200)
 		n.get("/")
 		n.Block(plegtest.GetPodStatus, plegtest.AnyPod)
@@ -216,7 +222,7 @@ func TestManyStuckPods(t *testing.T) {
 		for len(s.messages) > 0 {
 			var m struct{ Health json.RawMessage }
 			_, data, _ := bytes.Cut(<-s.messages, []byte("data: "))
-			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 20_000 {
+			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 24_000 {
 				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
 			}
 		}
@@ -276,14 +282,15 @@ type reporter struct {
 	calls []pleg.RuntimeCall
 }
 
-func (r *reporter) CallsInFlight() []pleg.RuntimeCall { return r.calls }
+func (r *reporter) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.calls, time.Now() }
 
 // A hang is told of with the call that the runtime names, and without one where it names none.
 func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
-		"ContainerStatus of container a (x) for pod shop/a": {
-			{Method: "Version"}, {Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (x)"}},
-		"the inspection for pod shop/a": nil,
+		"container a (x) of pod shop/a": {
+			{Method: "Version"}, {Method: "ListContainers", PodUID: "shop/a"},
+			{Method: "ContainerStatus", PodUID: "shop/a", Object: "container a (x)", ObjectID: "x"}},
+		"pod shop/a": nil,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			fake := plegtest.NewRuntime()
@@ -295,7 +302,7 @@ func TestStuckCallOfTheRuntime(t *testing.T) {
 			n.Block(plegtest.GetPodStatus, a)
 			n.g.Start(t.Context())
 			n.pass(3 * time.Second)
-			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has not been answered since ") {
+			if s := n.state().Sentence; !strings.HasPrefix(s, "Degraded: "+want+" has been stuck since ") {
 				t.Errorf("%s, want %s", s, want)
 			}
 		})

@@ -72,7 +72,7 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 		n.pass(20 * time.Second)
 		w := httptest.NewRecorder()
 		plegz.Healthz(n.g).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
-		const begin = "{\n  \"sentence\": \"Degraded: ContainerStatus of container a (0123456789abc…)"
+		const begin = "{\n  \"level\": \"warning\",\n  \"sentence\": \"Degraded: container a (0123456789abc…) of pod shop/a has "
 		if !strings.HasPrefix(w.Body.String(), begin) {
 			t.Errorf("%.300s", w.Body)
 		}

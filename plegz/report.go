@@ -11,8 +11,7 @@ import (
 // report is the answer of Healthz: the health in words, and the health report, whose calls and pods have what is
 // needed to find them on the node.
 type report struct {
-	Sentence string   `json:"sentence"`
-	Notes    []string `json:"notes,omitempty"`
+	Condition
 	pleg.HealthReport
 	CallsInFlight []call       `json:"callsInFlight,omitempty"`
 	FailingPods   []failingPod `json:"failingPods,omitempty"`
@@ -45,7 +44,7 @@ type whereabouts struct {
 
 // newReport returns a clipped report with what the pods know of its calls and pods.
 func newReport(c *condition, pods []*pleg.Pod) *report {
-	r := &report{Sentence: c.sentence, Notes: c.notes, HealthReport: clipLists(c.report)}
+	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p

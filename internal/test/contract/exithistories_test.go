@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,4 +347,72 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	}
 	healthy(t, g)
 	g.Stop()
+}
+
+// A runtime that is short of CPU answers late and with old state, and stamps the start of a container after its end. A
+// handler gets one end for each death, although lists and statuses seem to show the container started again.
+func TestEndsOfASlowRuntime(t *testing.T) {
+	randtest.Check(t, 500, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { fuzzSlowEnds(t, r) })
+	})
+}
+
+func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
+	n := newNode(t)
+	n.EmitOnChange(r.IntN(2) == 0)
+	n.start()
+	var l lives
+	l.follow(t, n)
+	finished, skew := time.Now().Add(500*time.Millisecond), time.Duration(r.IntN(4)-1)*time.Second
+	states := []pleg.State{pleg.ContainerStateCreated, pleg.ContainerStateRunning, pleg.ContainerStateExited}
+	inList, inStatus, exits := 0, 0, r.IntN(6)
+	for i := range 12 {
+		if i == exits {
+			n.EmitExit(pleg.ContainerExit{PodUID: "a", ContainerID: "a1", ExitCode: 3, FinishedAt: finished})
+			l.lines = append(l.lines, "the exit event")
+		}
+		if inStatus < 2 && r.IntN(3) == 0 {
+			inStatus++
+		}
+		if inList < inStatus && r.IntN(2) == 0 {
+			inList++
+		}
+		pod, _ := shortLived(states[inList], finished, skew)
+		_, status := shortLived(states[inStatus], finished, skew)
+		n.SetPod(pod)
+		n.SetStatus("a", status)
+		l.lines = append(l.lines, fmt.Sprintf("listed %s, inspected %s", states[inList], states[inStatus]))
+		for _, m := range []plegtest.Method{plegtest.GetPods, plegtest.GetPodStatus, plegtest.GetPod} {
+			if r.IntN(3) == 0 {
+				f := plegtest.Fault{Method: m, Times: 1 + r.IntN(2), Stale: r.IntN(2) == 0,
+					Delay: time.Duration(r.IntN(8000)) * time.Millisecond}
+				if r.IntN(4) == 0 {
+					f.Err = errors.New("overloaded")
+				}
+				n.Inject(f)
+			}
+		}
+		if r.IntN(2) == 0 {
+			n.g.RequestRelist("a")
+		}
+		time.Sleep(time.Duration(r.IntN(6000)) * time.Millisecond)
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	died, ended := 0, 0
+	for _, line := range l.lines {
+		switch what, _, _ := strings.Cut(strings.TrimPrefix(line, "initially "), " "); what {
+		case "died":
+			died++
+		case "ended":
+			ended++
+		}
+		if ended > died {
+			t.Errorf("%d deaths and %d ends:\n%s", died, ended, strings.Join(l.lines, "\n"))
+			return
+		}
+	}
+	if died == 0 || ended < died {
+		t.Errorf("%d deaths and %d ends:\n%s", died, ended, strings.Join(l.lines, "\n"))
+	}
 }

@@ -164,7 +164,7 @@ type reporting struct {
 	calls []pleg.RuntimeCall
 }
 
-func (r reporting) CallsInFlight() []pleg.RuntimeCall { return r.calls }
+func (r reporting) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.calls, time.Time{} }
 
 func (r reporting) DescribeRuntime() string { return "fake 1.0" }
 

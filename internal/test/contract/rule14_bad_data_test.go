@@ -553,7 +553,7 @@ func TestRule14BadDataBesideExitEvent(t *testing.T) {
 // panicking is a runtime whose optional methods panic.
 type panicking struct{ pleg.Runtime }
 
-func (panicking) CallsInFlight() []pleg.RuntimeCall { panic("calls") }
+func (panicking) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { panic("calls") }
 
 func (panicking) DescribeRuntime() string { panic("description") }
 

@@ -56,7 +56,7 @@ func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 		_, err := n.g.Healthy()
 		for _, part := range []string{
 			"GetPods has been running for ", "; meanwhile, GetPodStatus of pod default/pod-00 (pod-00) has been unanswered for ",
-			"; pods inspected since: 19",
+			"; stuck pods: 1, inspected since: 19; ",
 		} {
 			if err == nil || !strings.Contains(err.Error(), part) {
 				t.Errorf("%q is not in %v", part, err)

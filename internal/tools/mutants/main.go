@@ -257,4 +257,3 @@ func apply(c *astutil.Cursor, operator string, n int) {
 		c.Replace(&ast.IfStmt{Cond: &ast.UnaryExpr{Op: token.NOT, X: on}, Body: &ast.BlockStmt{List: []ast.Stmt{node}}})
 	}
 }
-

@@ -1,0 +1,105 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// searchPeriod is how long a full list is unanswered before a search begins, and the time between its Version calls.
+const searchPeriod = 3 * time.Second
+
+// maxConfig bounds the OCI specification of a container.
+const maxConfig = 1 << 20
+
+// search finds out what a full list waits for if it takes long: the runtime, or a container that blocks the runtime's
+// lists. It asks for the version again and again, so that CallsInFlight knows whether the runtime answers. On
+// containerd, it also asks for the status of each container that no full list has shown: the container that blocks the
+// lists does not answer, and is then among the calls in flight. The generator asks for the others.
+//
+// stop ends the search and waits for its end.
+func (r *Runtime) search(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Add(1)
+	timer := time.AfterFunc(searchPeriod, func() {
+		defer running.Done()
+		var questions sync.WaitGroup
+		defer questions.Wait()
+		ticker := time.NewTicker(searchPeriod)
+		defer ticker.Stop()
+		for asked := false; ctx.Err() == nil; {
+			if _, err := r.askVersion(ctx, target{}); err == nil && !asked {
+				asked = true
+				questions.Go(func() { r.askUnlisted(ctx) })
+			}
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+			}
+		}
+	})
+	return func() {
+		cancel()
+		if timer.Stop() {
+			running.Done()
+		}
+		running.Wait()
+	}
+}
+
+// askUnlisted asks for the status of each container with a bundle that no full list has shown, some at once.
+func (r *Runtime) askUnlisted(ctx context.Context) {
+	dir, _ := r.bundles()
+	if dir == "" {
+		return
+	}
+	bundles, _ := os.ReadDir(dir) // what was read before an error is enough
+	var questions errgroup.Group
+	questions.SetLimit(maxPodQuestions)
+	for _, bundle := range bundles[:min(len(bundles), maxReported)] {
+		if of, is := unlisted(dir, bundle.Name()); is && r.held.podOf(of.id) == "" {
+			questions.Go(func() error {
+				_, err := r.askStatus(ctx, of)
+				return err
+			})
+		}
+	}
+	_ = questions.Wait() // an error is an answer, too
+}
+
+// unlisted returns the container of a bundle, under the names that containerd's CRI gives it in its specification. is
+// is false for a sandbox.
+func unlisted(dir, id string) (of target, is bool) {
+	content, _, err := readSmallFile(filepath.Join(dir, id, "config.json"), maxConfig)
+	var spec struct{ Annotations map[string]string }
+	if err == nil {
+		_ = json.Unmarshal(content, &spec) // what is not understood has no names
+	}
+	of = target{kind: "container", id: id, podUID: types.UID(spec.Annotations["io.kubernetes.cri.sandbox-uid"])}
+	if name := spec.Annotations["io.kubernetes.cri.container-name"]; name != "" {
+		of.name = spec.Annotations["io.kubernetes.cri.sandbox-namespace"] + "/" +
+			spec.Annotations["io.kubernetes.cri.sandbox-name"] + "/" + name
+	}
+	return of, cmp.Or(spec.Annotations["io.kubernetes.cri.container-type"], "container") == "container"
+}
+
+// askStatus asks for the status of a container without the rest of an inspection.
+func (r *Runtime) askStatus(ctx context.Context, of target) (status *runtimeapi.ContainerStatus, err error) {
+	err = r.do(ctx, rpcContainerStatus, of, func() error {
+		resp, err := r.client.containerStatus(ctx,
+			&runtimeapi.ContainerStatusRequest{ContainerId: of.id}, grpc.ForceCodecV2(&statusCodec{}))
+		status = resp.GetStatus()
+		return err
+	})
+	return status, err
+}
