@@ -138,8 +138,8 @@ func failures(n int, folder, binary string) (failed []string) {
 // the fault number N of chosen is on if PLEG_MUTANT is N.
 func mutate(chosen []string, folder string) (all []fault, err error) {
 	number := make(map[string]int)
-	for i := 0; i+3 < len(chosen); i += 4 {
-		number[strings.Join(chosen[i:i+4], ":")] = i / 4
+	for i, f := range chosen {
+		number[f] = i
 	}
 	overlay := make(map[string]string)
 	for _, dir := range core {
