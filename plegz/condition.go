@@ -30,17 +30,18 @@ type condition struct {
 	report   pleg.HealthReport
 	encoded  []byte // the report as JSON
 	found    *report
-	// away is since when the runtime has answered nothing, or no list has succeeded; zero if neither is so.
+	// away is when the runtime stopped answering, or when the last successful list began; zero if
+	// neither applies.
 	away time.Time
 }
 
 const (
-	// slowCall is how long a list may be unanswered before it is said to hang.
+	// slowCall is how long a list may be unanswered before it is reported as stuck.
 	slowCall = 10 * time.Second
 )
 
-// newCondition returns the health in words, of a report that was made at a time, and finds its calls and pods
-// among the pods.
+// newCondition puts a report into words, as of now. It looks up the report's calls and failing pods
+// in pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	c := condition{report: r, notes: troubles(&r, now)}
@@ -71,8 +72,8 @@ func answersNothing(r *pleg.HealthReport, now time.Time) bool {
 	return r.StuckRelist != nil && r.StuckRelist.Answered == 0 && now.Sub(r.StuckRelist.Since) > slowCall
 }
 
-// troubles returns what is wrong, the worst first, a sentence each. If the runtime answers nothing, that is
-// the one sentence about calls.
+// troubles returns what is wrong, one sentence each, the worst first. If the runtime answers
+// nothing, one sentence covers all calls.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -138,7 +139,7 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	return all
 }
 
-// exitTroubles returns a sentence about exits that the runtime does not show.
+// exitTroubles returns a sentence about the unconfirmed exits, if there are any.
 func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if exits := r.UnconfirmedExits; len(exits) > 0 {
@@ -151,8 +152,8 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	return all
 }
 
-// forLong is since when something fails, for how long, and for how long the attempt under way has run if it is
-// not the first.
+// forLong says since when something fails, and for how long. For a later attempt it adds how long
+// that attempt has run.
 func forLong(since, attempt, now time.Time) string {
 	text := clockTime(since) + " (for " + roughly(now.Sub(since))
 	if attempt.Sub(since) >= time.Second {
@@ -161,8 +162,8 @@ func forLong(since, attempt, now time.Time) string {
 	return text + ")"
 }
 
-// openCall returns the oldest call for no pod, and since when it is unanswered. While a full relist
-// is stuck it is that if the runtime names no call.
+// openCall returns the oldest call without a pod and object, and when it was made. If there is none
+// while a full relist is stuck, openCall returns the relist.
 func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
 	for _, c := range r.CallsInFlight {
 		if c.PodUID == "" && c.Object == "" {
@@ -175,8 +176,8 @@ func openCall(r *pleg.HealthReport) (text string, since time.Time, is bool) {
 	return "the relist", r.StuckRelist.Since, true
 }
 
-// besideList says what is known while a full list is stuck: the pods whose inspection is stuck too, the
-// oldest first, and how many others are inspected: in these deaths are seen.
+// besideList describes the pods while a full list is stuck: the first with a stuck inspection, and
+// how many others have been inspected. Deaths in those are seen.
 func besideList(r *pleg.HealthReport, stuck []pleg.FailingPod, names map[types.UID]string) (text string) {
 	noun := "pod"
 	if len(stuck) > 0 {
@@ -189,8 +190,8 @@ func besideList(r *pleg.HealthReport, stuck []pleg.FailingPod, names map[types.U
 		"be seen", have(r.StuckRelist.Answered, noun))
 }
 
-// inspectionText names the call that a pod's inspection waits for, and the pod, and returns when that call was
-// made, zero if no call is known.
+// inspectionText names a pod and the call that its inspection waits for. It returns when that call
+// was made; zero if no call is known.
 func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) (text string, since time.Time) {
 	text = "the inspection"
 	for _, c := range r.CallsInFlight {
@@ -200,7 +201,7 @@ func inspectionText(r *pleg.HealthReport, uid types.UID, pod string) (text strin
 		}
 	}
 	if strings.Contains(text, " of pod "+pod) {
-		return text, since // GetPodStatus is of nothing else
+		return text, since // the object of GetPodStatus is the pod itself
 	}
 	return text + " for pod " + pod, since
 }

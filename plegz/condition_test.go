@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The call that is stuck is named, since when and for which pod; so is a failure, and a list.
+// The sentence names the stuck call, its time and its pod; also a failed inspection and a stuck list.
 func TestSentence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -50,17 +50,17 @@ func TestSentence(t *testing.T) {
 	})
 }
 
-// Beside a list that is stuck, the sentence names a pod whose inspection is stuck too and says how many are
-// inspected. It says of no pod that it is not affected: what is created in it is not seen.
+// While a list is stuck, the sentence names a pod whose inspection is stuck too, and counts the
+// pods that are inspected. It calls no pod unaffected, because a new container in it is not seen.
 func TestStuckListInWords(t *testing.T) {
 	const first = "GetPodStatus of pod team/pod-0001 (team/pod-0001)"
 	const unseen = "; until the list is answered, what is created or removed may not be seen."
 	const list = "Degraded: GetPods has not been answered since 00:00:03 UTC on 1 Jan (for 13 s); "
 	const nothing = "Degraded: nothing has been answered since 00:00:03 UTC on 1 Jan (for 13 s): restart the runtime."
 	for _, tt := range []struct {
-		wedged []types.UID // inspections that hang
-		pod    string      // what is said before the list is said to hang
-		beside string      // and beside it
+		wedged []types.UID // pods whose inspections are stuck
+		pod    string      // beginning of the sentence before the list is reported as stuck
+		beside string      // end of the sentence after that
 	}{
 		{nil, "", "; 4 pods have been inspected since" + unseen},
 		{
@@ -109,8 +109,8 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
-// An exit that the runtime does not confirm is said, the oldest first, and is behind what is worse. The
-// container shows exited and unconfirmed until the runtime's status does.
+// The oldest unconfirmed exit is reported, after worse troubles. The container shows exited and
+// unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -161,7 +161,7 @@ func TestUnconfirmedExits(t *testing.T) {
 	})
 }
 
-// A container that is removed before the runtime has confirmed its exit is not unconfirmed any more.
+// A container that is removed before the runtime has confirmed its exit is no longer unconfirmed.
 func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -181,7 +181,7 @@ func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	})
 }
 
-// A stream of exits that is broken is said to be.
+// The sentence reports a broken exit stream.
 func TestBrokenExitStreamInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -197,7 +197,7 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 	})
 }
 
-// However many calls hang, what is said of the health is short; each pod says it of itself.
+// However many calls are stuck, the health in an answer is short; each pod has its own state.
 func TestManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -236,7 +236,7 @@ func TestManyStuckPods(t *testing.T) {
 	})
 }
 
-// The sentence counts the pods that fail; what else is wrong is in the notes, and in the text. The text
+// The sentence counts the failing pods; the notes and the text have the other troubles. The text
 // also has the backlog of the subscribers.
 func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// reporter is a runtime that says itself which calls are in flight.
+// reporter is a runtime that reports its calls in flight.
 type reporter struct {
 	*plegtest.Runtime
 	calls []pleg.RuntimeCall
@@ -278,7 +278,7 @@ type reporter struct {
 
 func (r *reporter) CallsInFlight() []pleg.RuntimeCall { return r.calls }
 
-// A hang is told of with the call that the runtime names, and without one where it names none.
+// A stuck inspection is named by the call that the runtime reports for the pod, if there is one.
 func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
 		"ContainerStatus of container a (x) for pod shop/a": {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// documents are the answers as text and as JSON. Each is made once for all who ask before
-// something changes, so that neither work nor memory grows with the number of requests.
+// documents are the answers as text and as JSON. Each is made once for all requests between two
+// changes, so neither work nor memory grows with the number of requests.
 type documents struct {
-	mu sync.Mutex // held while one is made
+	mu sync.Mutex // held while a document is made
 	// Guarded by mu.
 	made map[format]document
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// expectLines looks for lines of the text.
+// expectLines checks that the text has these lines, which are regular expressions.
 func (n *node) expectLines(lines ...string) {
 	n.t.Helper()
 	text := n.get("/?format=text").Body.String()
@@ -21,7 +21,7 @@ func (n *node) expectLines(lines ...string) {
 	}
 }
 
-// Before the first list there is nothing to say but that.
+// Before the first list, the text reports only that.
 func TestTextBeforeTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -30,7 +30,7 @@ func TestTextBeforeTheFirstList(t *testing.T) {
 	})
 }
 
-// Ages have two digits at most, and a pod without containers has a row.
+// Ages have one unit, and a pod without containers has a row.
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
