@@ -22,13 +22,13 @@ const (
 	outputNone output = "none"
 )
 
-// String is of pflag.Value.
+// String implements pflag.Value.
 func (o *output) String() string { return string(*o) }
 
-// Type is of pflag.Value.
+// Type implements pflag.Value.
 func (o *output) Type() string { return "text|json|none" }
 
-// Set is of pflag.Value.
+// Set implements pflag.Value.
 func (o *output) Set(s string) error {
 	switch v := output(s); v {
 	case outputText, outputJSON, outputNone:
@@ -91,7 +91,7 @@ const (
 	dateLayout  = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// The widths of columns. The pod's and the container's grow with the terminal, the state's with the state.
+// The widths of columns. Those of pod and container grow with the terminal, that of state with its text.
 const (
 	podWidth       = 25
 	containerWidth = 11
@@ -100,8 +100,8 @@ const (
 	lagWidth       = 6
 	causeWidth     = 7
 	gap            = 2
-	// narrowest is the least that the pod's and the container's column have together. A line that is longer than
-	// the terminal by that wraps.
+	// narrowest is the least width of the columns pod and container together. On a narrower
+	// terminal the line wraps.
 	narrowest = 12
 )
 
@@ -223,8 +223,7 @@ func (l line) colourCode() string {
 	}
 }
 
-// shorten takes the middle out of what is wider than a column: a pod's name says
-// most at its two ends.
+// shorten cuts the middle of a text that is wider than its column: a pod's name says most at its two ends.
 func shorten(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s
