@@ -25,7 +25,7 @@ func Main(run func(ctx context.Context) error) {
 	}
 }
 
-// Wait returns after a time, or with the error of the context when that ends before.
+// Wait returns after d, or with the context's error if the context ends first.
 func Wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
