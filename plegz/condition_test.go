@@ -222,7 +222,7 @@ func TestManyStuckPods(t *testing.T) {
 		}
 		now, stuck := n.state(), 0
 		if r := now.Health.StuckRelist; r == nil || len(r.Suspects) != 50 {
-			t.Errorf("the list that hangs: %+v", r)
+			t.Errorf("the stuck list: %+v", r)
 		}
 		for _, p := range now.Pods {
 			if p.State == "stuck" {

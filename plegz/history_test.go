@@ -163,7 +163,7 @@ func TestEventAfterWhatItTells(t *testing.T) {
 			c1, s1, p1 := gone(before.Pods[i])
 			c2, s2, p2 := gone(after.Pods[i])
 			if c1 != c2 || s1 != s2 || p1 != p2 {
-				t.Errorf("told twice: %+v, then %+v", before.Pods[i], after.Pods[i])
+				t.Errorf("reported twice: %+v, then %+v", before.Pods[i], after.Pods[i])
 			}
 		}
 		if one := after.Pods[0].Containers[1]; one.ExitCode == nil || *one.ExitCode != 7 {

@@ -86,7 +86,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 		e.ListedAt.Format(clockLayout), e.Cause)
 	complain := func() {
 		l.wrong = append(l.wrong,
-			fmt.Sprintf("%s: %s of %.12s out of order or again; it was told: %s", l.name, e.Type, id, t.trail))
+			fmt.Sprintf("%s: %s of %.12s out of order or again; it was sent: %s", l.name, e.Type, id, t.trail))
 	}
 	switch e.Type {
 	case pleg.ContainerStarted:
@@ -125,7 +125,7 @@ func (l *listener) await(ctx context.Context, id string, what func(told) bool) e
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return fmt.Errorf("%s was told of %.12s only this: %s%w", l.name, id, t.trail, ctx.Err())
+			return fmt.Errorf("%s was sent of %.12s only this: %s%w", l.name, id, t.trail, ctx.Err())
 		}
 	}
 }

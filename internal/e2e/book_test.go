@@ -95,9 +95,9 @@ func (b *book) judge(id string, told told) string {
 		case at.IsZero():
 			return ""
 		case since.IsZero():
-			return fmt.Sprintf("%.12s (%s): invented: %s was told, and never was", id, l.what, event)
+			return fmt.Sprintf("%.12s (%s): invented: %s was reported, and never was", id, l.what, event)
 		case at.Before(since):
-			return fmt.Sprintf("%.12s (%s): invented: %s was told %v before it could be", id, l.what, event, since.Sub(at))
+			return fmt.Sprintf("%.12s (%s): invented: %s was reported %v before it could be", id, l.what, event, since.Sub(at))
 		}
 		return ""
 	}

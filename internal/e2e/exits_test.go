@@ -81,7 +81,7 @@ func (n *node) watchExits(endings bool) *toldExits {
 	select {
 	case <-connected:
 	case err := <-told.ended:
-		n.t.Fatal("the runtime tells no exits:", err)
+		n.t.Fatal("the runtime reports no exits:", err)
 	}
 	if endings {
 		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -113,7 +113,7 @@ func TestExitEvents(t *testing.T) {
 		n.signal(id, signal)
 		n.eventually("the exit", func() string {
 			if len(told.of(id)) == 0 {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
@@ -150,14 +150,14 @@ func TestExitEvents(t *testing.T) {
 					return "none"
 				}
 				if ahead := told.ends[id].Sub(told.first[id]); ahead < 0 {
-					t.Errorf("CRI told the exit %v before", -ahead)
+					t.Errorf("CRI reported the exit %v before", -ahead)
 				}
 				later = append(later, told.ends[id].Sub(exit.FinishedAt))
 				return ""
 			})
 		}
 		if exits := told.of(id); len(exits) != 1 {
-			t.Errorf("told %d times: %+v", len(exits), exits)
+			t.Errorf("reported %d times: %+v", len(exits), exits)
 		}
 	}
 	for what, s := range map[string]measure.Samples{"exit event": sooner, "CRI's event": later} {
@@ -168,7 +168,7 @@ func TestExitEvents(t *testing.T) {
 	if n.daemon.ExitsDir() == "" { // CRI-O's sandboxes have no process here
 		n.eventually("the sandbox's exit", func() string {
 			if len(told.of(pod.SandboxID)) == 0 {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
@@ -216,7 +216,7 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	n.must(n.daemon.Restart(n.ctx))
 	n.awaitExit(id)
 	if exits := told.of(id); len(exits) != 1 {
-		t.Errorf("told %d times: %+v", len(exits), exits)
+		t.Errorf("reported %d times: %+v", len(exits), exits)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 	time.Sleep(3 * time.Second) // until late reasons are known
 	w.eachDiedOnce()
 	if unconfirmed < 15 {
-		t.Errorf("%d of 20 deaths were told by exit events", unconfirmed)
+		t.Errorf("%d of 20 deaths were reported by exit events", unconfirmed)
 	}
 	for what, s := range map[string]measure.Samples{
 		"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind,

@@ -50,7 +50,7 @@ func TestContainersLiveAndDie(t *testing.T) {
 
 			e := n.journal.event(id, died)
 			if s = containerIn(e.status, id); s == nil {
-				t.Fatal("the container is not in the cache when its death is told")
+				t.Fatal("the container is not in the cache when its death is reported")
 			}
 			if s.State != pleg.ContainerStateExited || s.ExitCode != c.code || s.Reason != c.reason {
 				t.Errorf("at the event: state %s, exit code %d, reason %s; want exited, %d, %s", s.State, s.ExitCode, s.Reason,
@@ -76,7 +76,7 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 		id := n.run(pod, testnode.Container{Name: fmt.Sprintf("short-%d", i), Command: testnode.Exit(i)})
 		n.eventually("the death of a short container", func() string {
 			if !n.journal.has(id, died) {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
@@ -226,7 +226,7 @@ func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	})
 	for id, want := range map[string]pleg.PodLifeCycleEventType{pod.SandboxID: started, running: started, ended: died} {
 		if got := late.types(id); len(got) != 1 || got[0] != want {
-			t.Errorf("the late subscriber was told %v of %.12s, want %s", got, id, want)
+			t.Errorf("the late subscriber was sent %v of %.12s, want %s", got, id, want)
 		}
 	}
 }

@@ -188,7 +188,7 @@ func (s *soak) reckon(ctx context.Context) {
 			}
 			if time.Now().After(deadline) {
 				if difference != "" {
-					s.Errorf("%s: replayed, what it was told is not what the runtime lists: %s", l.name, difference)
+					s.Errorf("%s: its replayed events do not match the runtime's list: %s", l.name, difference)
 				}
 				if uncoded != "" {
 					s.Errorf("%s: %s", l.name, uncoded)
@@ -282,12 +282,12 @@ func (s *soak) difference(ctx context.Context, l *listener) string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(listed)) {
 		if present[id] != listed[id] {
-			return fmt.Sprintf("%.12s is %s, told was %q", id, listed[id], present[id])
+			return fmt.Sprintf("%.12s is %s, by the events %q", id, listed[id], present[id])
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(present)) {
 		if listed[id] == "" {
-			return fmt.Sprintf("%.12s is not listed, told was %q", id, present[id])
+			return fmt.Sprintf("%.12s is not listed, by the events %q", id, present[id])
 		}
 	}
 	return ""

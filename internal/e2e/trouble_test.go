@@ -48,7 +48,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 		!strings.Contains(text, "; threshold is "+threshold.String()) {
 		t.Errorf("Healthy's error begins %q; want the kubelet's words", text)
 	}
-	// While the runtime is stuck, the error must name the stuck call, and keep naming it.
+	// While the runtime is stuck, the error must come to name the stuck call.
 	n.eventually("naming the call", func() string {
 		_, err := n.pleg.Healthy()
 		if err == nil {

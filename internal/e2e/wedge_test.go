@@ -154,7 +154,7 @@ func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, a
 	n.t.Helper()
 	n.eventually("the exit", func() string {
 		if len(told.of(id)) == 0 {
-			return "not told"
+			return "not reported"
 		}
 		return ""
 	})
@@ -190,7 +190,7 @@ func TestWedgedContainer(t *testing.T) {
 	shown := time.Now()
 	exit, at := n.awaitTold(told, b)
 	if exit.ExitCode != 3 {
-		t.Errorf("told is %+v", exit)
+		t.Errorf("reported is %+v", exit)
 	}
 	lists := calls{
 		"a list of all":            n.listOf(nil),
@@ -211,12 +211,12 @@ func TestWedgedContainer(t *testing.T) {
 	}
 	for what, hangs := range n.stuck(lists) {
 		if hangs != promised.LocksStatuses {
-			t.Errorf("%s hangs: %t", what, hangs)
+			t.Errorf("%s is stuck: %t", what, hangs)
 		}
 	}
 	for what, hangs := range n.stuck(others) {
 		if hangs {
-			t.Errorf("%s hangs", what)
+			t.Errorf("%s is stuck", what)
 		}
 	}
 	event := "none"
@@ -239,13 +239,13 @@ func TestWedgedContainer(t *testing.T) {
 	healed := time.Now()
 	for what, hangs := range n.stuck(lists) {
 		if hangs {
-			t.Errorf("%s hangs still", what)
+			t.Errorf("%s is still stuck", what)
 		}
 	}
 	if promised.Events {
 		awaitEvent()
 	}
-	t.Logf("wedged for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
+	t.Logf("stuck for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
 }
 
@@ -269,7 +269,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			n.signal(id, unix.SIGUSR1)
 			exit, at := n.awaitTold(told, id)
 			if exit.ExitCode != 3 {
-				t.Errorf("told is %+v", exit)
+				t.Errorf("reported is %+v", exit)
 			}
 			if promised.LateExits {
 				n.awaitMet(f)
@@ -312,14 +312,14 @@ func TestStoppedShim(t *testing.T) {
 	time.Sleep(long)
 	n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	if exits := told.of(id); len(exits) > 0 {
-		t.Errorf("told are %+v", exits)
+		t.Errorf("reported are %+v", exits)
 	}
 	resumed := time.Now()
 	resume()
 	exit, at := n.awaitTold(told, id)
 	n.awaitExit(id)
 	if exit.ExitCode != 137 || exit.FinishedAt.Before(resumed.Add(-n.daemon.Runtime().EarlyBy)) {
-		t.Errorf("told is %+v; the shim was resumed at %v", exit, resumed)
+		t.Errorf("reported is %+v; the shim was resumed at %v", exit, resumed)
 	}
 	t.Logf("resumed → end %v, → exit event %v, → the status %v", exit.FinishedAt.Sub(resumed), at.Sub(resumed),
 		time.Since(resumed))

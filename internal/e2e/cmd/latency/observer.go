@@ -87,7 +87,7 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return fmt.Errorf("the death of container %s was not told: %w", id, ctx.Err())
+			return fmt.Errorf("the death of container %s was not reported: %w", id, ctx.Err())
 		}
 	}
 }
