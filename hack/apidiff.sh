@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the exported API with that of the last release tag, or of $1. Fails on an incompatible
+# Compares the exported API with the API of the last release tag, or of $1. Fails on an incompatible
 # change that is not in hack/apidiff.accepted, word for word, and on a line there that matches no
 # change. docs/REFERENCE.md says when a change may be accepted.
 . "$(dirname "$0")/modules.sh"

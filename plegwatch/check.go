@@ -21,7 +21,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// The exit codes of --check are those of a custom plugin of node-problem-detector.
+// The exit codes of --check, as node-problem-detector expects them of a custom plugin.
 const (
 	exitHealthy   = 0
 	exitUnhealthy = 1
@@ -102,7 +102,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	}
 }
 
-// trouble says in a few words what is wrong, because the reason of a report is too long for a verdict.
+// trouble describes in a few words what is wrong, because the reason of a report is too long for a verdict.
 func trouble(r pleg.HealthReport, now time.Time) string {
 	var stuck []pleg.FailingPod
 	for _, p := range r.FailingPods {

@@ -63,7 +63,7 @@ What is missing is not known, or does not apply.
 `
 )
 
-// Endpoints that are no socket.
+// Endpoints that name no socket.
 const (
 	// autoEndpoint is the socket of a runtime at its usual place.
 	autoEndpoint = "auto"
@@ -71,7 +71,7 @@ const (
 	demoEndpoint = "demo"
 )
 
-// flags is what the command line says.
+// flags are the settings of the command line.
 type flags struct {
 	endpoint  string
 	namedBy   string // what named the endpoint, if the command line did not

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// healthPeriod is the time between two looks at the health.
+// healthPeriod is the time between two readings of the health.
 const healthPeriod = time.Second
 
 // follower reads a generator's events and prints them.

@@ -16,7 +16,7 @@ const (
 	sandboxNotReady = "not ready"
 )
 
-// line is what is printed of one event.
+// line is the output for one event.
 type line struct {
 	// Time is when the event was read.
 	Time time.Time `json:"time"`
@@ -108,10 +108,10 @@ func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) {
 	}
 }
 
-// isOf reports whether a status is that of the line's container.
+// isOf reports whether a status belongs to the line's container.
 func (l *line) isOf(s *pleg.Status) bool { return s.ID.ID == l.ContainerID }
 
-// fillSandbox fills in the sandbox's status. The runtime says when it began to make
+// fillSandbox fills in the sandbox's status. The runtime reports when it began to make
 // a sandbox, but not when it was ready, nor when it ended.
 func (l *line) fillSandbox(pod *pleg.PodStatus) {
 	for _, s := range pod.SandboxStatuses {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// logFormat is the form of the log: a flag.
+// logFormat is the flag that selects the form of the log.
 type logFormat string
 
 const (

@@ -27,7 +27,6 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// program is the name of the program.
 const program = "plegwatch"
 
 // Exit codes; check has its own.

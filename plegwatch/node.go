@@ -39,7 +39,7 @@ func startNode() (endpoint string, stop func(), err error) {
 // nodePlans are the lives of the node's pods.
 func nodePlans() []timetable.PodPlan {
 	return []timetable.PodPlan{
-		// Runs, and that is all.
+		// Only runs.
 		pod("shop", "web-0", 0,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
@@ -67,7 +67,7 @@ func nodePlans() []timetable.PodPlan {
 				Restarts: 1, BackOff: time.Second,
 			},
 		),
-		// Is deleted while it runs: what runs in it is killed.
+		// Is deleted while it runs, so its containers are killed.
 		passing(3500*time.Millisecond, 6*time.Second, pod("shop", "canary", 2500*time.Millisecond,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 			timetable.ContainerPlan{ContainerConfig: named("proxy"), StartAfter: 2 * setUp},

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// output is the form of what is printed: a flag.
+// output is the flag that selects the form of the output.
 type output string
 
 const (
@@ -81,7 +81,7 @@ func (p jsonPrinter) print(l line) error {
 // loses its middle. A state is never cut. Elsewhere nothing is cut, and times have a date.
 type textPrinter struct {
 	w       io.Writer
-	columns func() int // of the terminal, which may change; nil if w is none
+	columns func() int // returns the terminal's present width; nil if w is no terminal
 	colour  bool
 	headed  bool
 }
@@ -100,8 +100,8 @@ const (
 	lagWidth       = 6
 	causeWidth     = 7
 	gap            = 2
-	// narrowest is the least width of the columns pod and container together. On a narrower
-	// terminal the line wraps.
+	// narrowest is the least width of the columns pod and container together. If there is
+	// less room, the line wraps.
 	narrowest = 12
 )
 
@@ -209,7 +209,7 @@ func (l line) lagText() string {
 	}
 }
 
-// colourCode begins the colour of a line; empty for none.
+// colourCode is the escape sequence of a line's colour; empty for none.
 func (l line) colourCode() string {
 	switch {
 	case l.Initial, l.Event == pleg.ContainerRemoved:

@@ -98,7 +98,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		{60, "OOMKilled", 60, false, false},
 		{211, "OOMKilled", 210, true, true},
 		{30, "OOMKilled", 59, false, false}, // too narrow: it wraps
-		{0, "OOMKilled", 99, true, true},    // a terminal that does not say
+		{0, "OOMKilled", 99, true, true},    // a terminal of unknown width
 	} {
 		var b strings.Builder
 		p := &textPrinter{w: &b, columns: func() int { return tt.columns }}

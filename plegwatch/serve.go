@@ -37,7 +37,7 @@ const (
 // server serves the page, /metrics and /healthz on some addresses.
 type server struct {
 	log  *slog.Logger
-	ctx  context.Context    // of requests
+	ctx  context.Context    // for requests
 	end  context.CancelFunc // ends ctx
 	http []*http.Server     // one for each address, so that clients of one do not keep out those of another
 	work sync.WaitGroup     // a goroutine for each address
@@ -189,7 +189,7 @@ type answers struct {
 
 	mu     sync.Mutex
 	recent map[string]*answer // by what the client accepts; guarded by mu
-	since  time.Time          // of the oldest; guarded by mu
+	since  time.Time          // when the oldest was made; guarded by mu
 }
 
 // maxRecent bounds the kinds of answers that are kept. Prometheus and the kubelet ask for one each.

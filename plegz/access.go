@@ -43,7 +43,7 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 
 // Guard returns a handler that protects next as Handler protects itself. If Handler would refuse a
 // request for its method, body, query or sender, the request does not reach next, whatever its path
-// is. hosts are those of WithRemoteAccess; without them, only requests of this machine reach next.
+// is. hosts are those of WithRemoteAccess; without them, only requests from this machine reach next.
 // It is safe for concurrent use.
 func Guard(next http.Handler, hosts ...string) http.Handler {
 	o := newOptions([]Option{WithRemoteAccess(hosts...)})

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The handler answers only GET and HEAD of this machine, at its own path, and not from another site's page.
+// The handler answers only GET and HEAD from this machine, at its own path, and not from another site's page.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := func(header ...string) func(*http.Request) {

@@ -171,7 +171,7 @@ func TestSlowReader(t *testing.T) {
 			if err != nil {
 				break
 			}
-			time.Sleep(9 * time.Second) // of the bubble
+			time.Sleep(9 * time.Second) // the bubble's time
 		}
 		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
 			t.Errorf("disconnected after %v and %d bytes", took, taken)

@@ -67,7 +67,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	return c
 }
 
-// answersNothing reports whether the runtime answers neither a full list nor the inspection of any pod.
+// answersNothing reports whether the runtime answers no full list and no inspection.
 func answersNothing(r *pleg.HealthReport, now time.Time) bool {
 	return r.StuckRelist != nil && r.StuckRelist.Answered == 0 && now.Sub(r.StuckRelist.Since) > slowCall
 }

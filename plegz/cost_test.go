@@ -35,7 +35,7 @@ func TestFlood(t *testing.T) {
 			n.pass(400 * time.Millisecond)
 			made := n.get("/?format=" + format).Body.String()
 			for range 200 {
-				time.Sleep(time.Millisecond) // of the bubble
+				time.Sleep(time.Millisecond) // the bubble's time
 				if n.get("/?format="+format).Body.String() != made {
 					t.Fatalf("%s is made anew although nothing has changed", format)
 				}

@@ -61,7 +61,7 @@ func (a *answer) indentedJSON() []byte {
 	w := bufio.NewWriter(&compact)
 	a.writeJSON(w)
 	_ = w.Flush()                                         // a buffer takes everything
-	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it is what was encoded
+	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it was encoded above
 	indented.WriteByte('\n')
 	return indented.Bytes()
 }

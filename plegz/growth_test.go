@@ -76,7 +76,7 @@ var largeChanges = map[string]func(l *podList, containers int) (change func()){
 		a, b := largePod("a", containers, 1), largePod("b", containers, 1)
 		return func() {
 			l.set(a, largePod("b", containers, 0))
-			time.Sleep(5 * time.Second) // of the bubble
+			time.Sleep(5 * time.Second) // the bubble's time
 			l.set(a, b)
 		}
 	},

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 		n.pass(1007 * time.Millisecond) // so that no inspection is due with a sample
 		do := func(action func()) {
 			action()
-			n.pass(10 * time.Millisecond) // so that the order is that of the actions
+			n.pass(10 * time.Millisecond) // so that the events keep the order of the actions
 		}
 		do(func() { n.ExitContainer(cart, "cart", 137, "OOMKilled") })
 		do(func() { n.ExitContainer(report, "fetch", 0, "Completed") })

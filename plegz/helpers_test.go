@@ -57,7 +57,7 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 
 // pass lets time pass, and waits for everything that is due by then.
 func (n *node) pass(d time.Duration) {
-	time.Sleep(d) // of the bubble
+	time.Sleep(d) // the bubble's time
 	synctest.Wait()
 }
 
@@ -77,7 +77,7 @@ func (n *node) setPods(count int) {
 	n.pass(2 * time.Second)
 }
 
-// request returns a request of this machine.
+// request returns a request from this machine.
 func request(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:50000", "localhost:9100"

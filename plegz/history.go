@@ -22,7 +22,7 @@ type history struct {
 	number      uint64 // of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
-	goneThrough uint64     // what has gone with at most this number is forgotten
+	goneThrough uint64     // everything gone with at most this number is forgotten
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
@@ -35,7 +35,7 @@ type history struct {
 // maxSamples is the number of samples in ten minutes.
 const maxSamples = 600
 
-// record is what is known of one pod.
+// record has what the history knows of one pod.
 type record struct {
 	observed  observed
 	lives     map[string]*life // its containers and sandboxes by ID, including those that are gone

@@ -215,7 +215,7 @@ func TestPodStates(t *testing.T) {
 func TestPodDetail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
 		made := time.Date(1999, 12, 31, 23, 59, 59, 5, time.UTC)
 		p := plegtest.NewPod("a", plegtest.Running("a"))
 		p.CreatedAt = uint64(made.UnixNano()) //nolint:gosec // after 1970

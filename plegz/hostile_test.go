@@ -185,7 +185,7 @@ func TestLabels(t *testing.T) {
 func TestTimesOutOfRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
 		far := time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
 		n.setPod("shop", "web", plegtest.Exited("nginx"))
 		status := &pleg.Status{

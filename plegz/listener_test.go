@@ -22,7 +22,7 @@ func (n *node) serveBy(server *http.Server) (l *pipeListener, stop func()) {
 	go func() { _ = server.Serve(l) }()
 	return l, func() {
 		_ = server.Close()
-		time.Sleep(time.Second) // of the bubble: the server closes some connections late
+		time.Sleep(time.Second) // the bubble's time: the server closes some connections late
 		synctest.Wait()
 	}
 }
@@ -51,7 +51,7 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
-	_ = client.SetDeadline(time.Now().Add(time.Hour)) // of the bubble; beside a generator, synctest finds no deadlock
+	_ = client.SetDeadline(time.Now().Add(time.Hour)) // the bubble's time; with a generator, synctest finds no deadlock
 	l.connections <- loopback{server}
 	return client
 }

@@ -55,8 +55,8 @@ func WithLabels() Option { return func(o *options) { o.labels = true } }
 // viewer visits can then reach the handler by DNS rebinding.
 const AnyHost = "*"
 
-// WithRemoteAccess also answers requests of other machines if their Host header, without the port,
-// is one of hosts. Without hosts, which is the default, only requests of this machine are answered.
+// WithRemoteAccess also answers requests from other machines if their Host header, without the port,
+// is one of hosts. Without hosts, which is the default, only requests from this machine are answered.
 // There is no authentication; wrap the handler to add it.
 func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.hosts = hosts }

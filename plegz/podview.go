@@ -71,8 +71,8 @@ const stateRemoved pleg.State = "removed"
 type observed struct {
 	listed  *pleg.Pod
 	status  *pleg.PodStatus // nil if there is none yet
-	failing pleg.FailingPod // zero if its inspection neither is stuck nor fails
-	err     string          // of the last inspection
+	failing pleg.FailingPod // zero while its inspection is neither stuck nor failing
+	err     string          // error of the last inspection
 }
 
 // lives returns the lives of the listed containers and sandboxes by ID. ended has the times of ends

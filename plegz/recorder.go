@@ -20,7 +20,7 @@ const (
 	recordFor = 10 * time.Minute
 	// batch is how long changes are collected before they are shown.
 	batch = 200 * time.Millisecond
-	// samplePeriod is the time between two samples, and between two looks at the health.
+	// samplePeriod is the time between two samples, and between two readings of the health.
 	samplePeriod = time.Second
 )
 

@@ -98,7 +98,7 @@ func (a *answer) writePods(b *bytes.Buffer) {
 	var rows []row
 	for _, encoded := range a.pods {
 		p := new(pod)
-		_ = json.Unmarshal(encoded, p) // cannot fail: it is what was encoded
+		_ = json.Unmarshal(encoded, p) // cannot fail: it was encoded here
 		for i := range p.Containers {
 			rows = append(rows, row{p, &p.Containers[i]})
 		}

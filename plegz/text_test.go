@@ -21,7 +21,7 @@ func (n *node) expectLines(lines ...string) {
 	}
 }
 
-// Before the first list, the text reports only that.
+// Before the first list, the text reports that there was none.
 func TestTextBeforeTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -34,7 +34,7 @@ func TestTextBeforeTheFirstList(t *testing.T) {
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or a pod might be inspected before it has its status
+		n.EmitOnChange(false) // otherwise a pod might be inspected before it has its status
 		n.pass(2500 * time.Millisecond)
 		for name, age := range map[string]time.Duration{
 			"s": 7 * time.Second, "90s": 90 * time.Second, "min": 2 * time.Minute, "119min": 119 * time.Minute,

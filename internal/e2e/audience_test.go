@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// told is what a subscriber was sent of one container or sandbox, and when.
+// told has the events of one container or sandbox at a subscriber.
 type told struct {
 	started, died, removed time.Time
 	// code is the exit code that the cache held at the event of the death; nil if it was not looked
@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until what is true of the events of an ID.
+// await waits until what returns true for the events of an ID.
 func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
 	for {
 		l.mu.Lock()

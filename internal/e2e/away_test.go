@@ -165,7 +165,7 @@ func (w *awayWatcher) journalLocked(m *mortal) (text string) {
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
-	proxy, err := n.daemon.StartProxy() // its socket has no bundles beside it
+	proxy, err := n.daemon.StartProxy() // a socket without bundles beside it
 	n.must(err)
 	t.Cleanup(func() { n.must(proxy.Close()) })
 	n.reconnect = proxy.Reconnect

@@ -84,7 +84,7 @@ func (l life) mayHaveExitedWith(code int) bool {
 	return l.failed || l.code < 0 || code == l.code || l.crashed && l.forgotten != 0 && code == l.forgotten
 }
 
-// judge returns what is wrong with the events of one ID at a subscriber; empty if nothing is.
+// judge returns what is wrong with a subscriber's events of one ID; empty if nothing is.
 func (b *book) judge(id string, told told) string {
 	l, ok := b.get(id)
 	if !ok {

@@ -426,7 +426,7 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until what is true of a container's events at each eager subscriber. A lost event
+// awaitTold waits until what returns true for a container's events at each eager subscriber. A lost event
 // shows here. A container whose start failed needs no event.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
 	if b, _ := c.book.get(l.id); b.failed {

@@ -133,7 +133,7 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until missing, which returns what is still missing, returns "".
+// eventually waits until missing returns ""; until then, missing returns what is missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string

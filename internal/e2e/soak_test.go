@@ -240,7 +240,7 @@ func (s *soak) awaitStreams(ctx context.Context, g generator) {
 	}
 }
 
-// wrong returns what was wrong with the events of guests, and forgets it.
+// wrong returns and forgets what was wrong with the events of guests.
 func (a *audience) wrong() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

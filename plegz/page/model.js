@@ -399,7 +399,7 @@ const PLEGZ = (() => {
     return lines;
   }
 
-  // lineText says in words what happened.
+  // lineText describes a line in words.
   function lineText(line) {
     const text = eventText(line.newest);
     if (!line.died) return text;

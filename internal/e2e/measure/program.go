@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the main function of a program that measures: it parses the flags, and runs until
+// Main is the main function of a measuring program: it parses the flags, and runs until
 // run returns. An interrupt ends run's context, so that run can end what it has started.
 func Main(run func(ctx context.Context) error) {
 	flag.Parse()

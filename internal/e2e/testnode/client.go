@@ -17,8 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Client is a connection for the tests' own calls, above all those that write. It is not part of
-// what is tested.
+// Client is a connection for the tests' own calls, mostly calls that write. It is not under test.
 type Client struct {
 	runtimeapi.RuntimeServiceClient
 	conn   *grpc.ClientConn

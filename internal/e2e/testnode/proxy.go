@@ -112,7 +112,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 				return ctx.Err()
 			}
 		}
-	case "GetContainerEvents", "Subscribe": // the second is containerd's own
+	case "GetContainerEvents", "Subscribe": // Subscribe is containerd's own
 		if noEvents {
 			return status.Error(codes.Unimplemented, "the runtime has no event stream")
 		}

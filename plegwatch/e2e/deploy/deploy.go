@@ -95,7 +95,7 @@ func copyTo(to filesys.FileSystem, from fs.FS, folder string) error {
 	})
 }
 
-// kustomize is Kustomize for the folder kustomize of these files.
+// kustomize is Kustomize with the folder kustomize in other files.
 func kustomize(files filesys.FileSystem, components []string) (*Manifest, error) {
 	top := types.Kustomization{Resources: []string{"../kustomize/base"}}
 	for _, c := range components {

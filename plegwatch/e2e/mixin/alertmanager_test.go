@@ -94,7 +94,7 @@ func TestAlertmanagerNamesAlerts(t *testing.T) {
 	} else if out, err := exec.CommandContext(t.Context(), amtool, "check-config", example).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	names := map[string]bool{"Pleg": true} // of Pleg.*
+	names := map[string]bool{"Pleg": true} // the beginning of Pleg.*
 	for _, rule := range alerts(t) {
 		names[rule.Alert] = true
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for what must come at once.
+// patience is how long a test waits for something that must come soon.
 const patience = 30 * time.Second
 
 // run starts a process that ends with the test, at the latest with this process. If stdout is nil,

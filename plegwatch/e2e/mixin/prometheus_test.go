@@ -22,7 +22,7 @@ type promServer struct {
 	t       *testing.T
 	api     v1.API
 	address string
-	config  string // the file
+	config  string // path of its configuration
 }
 
 // target is an address that a Prometheus scrapes, and its instance label.

@@ -61,7 +61,7 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 			}
 		}
 		for _, l := range groupings(expr) {
-			// label_replace makes the label node where there is none; version is that of pleg_build_info.
+			// label_replace makes the label node where there is none; pleg_build_info has version.
 			if !slices.Contains(known, l) && l != "node" && l != "version" {
 				t.Errorf("%s: nothing has the label %q", q.where, l)
 			}

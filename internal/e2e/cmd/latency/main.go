@@ -205,8 +205,8 @@ func run(ctx context.Context) (err error) {
 	return r.print()
 }
 
-// end ends containers, in turn by SIGKILL and by an exit of their own. The rounds of the library
-// and those of the bare path begin with either.
+// end ends containers, in turn by SIGKILL and by an exit of their own. The first way
+// alternates in the library's rounds, and in the bare path's.
 func end(dying []mortal, round int) error {
 	for i, m := range dying {
 		s := unix.SIGUSR1

@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// stream reads the runtime's own events of deaths, and walks the bare path for those whose turn it
-// is. containerd first removes what a dead container leaves, by running runc, and only then shows
+// stream reads the runtime's own events of deaths, and makes the bare path's calls in its turns.
+// containerd first removes what a dead container leaves, by running runc, and only then shows
 // the container as exited. The event's timestamp shows how much of a latency is the runtime's own.
 type stream struct {
 	client *testnode.Client

@@ -13,7 +13,7 @@ type node struct {
 	arch, kernel string // Debian's package of the kernel
 	// arguments of the kernel, which guest/boot and guest/run read.
 	arguments string
-	packages  []string // beside those of every node
+	packages  []string // in addition to basePackages
 	runtimes  []string
 }
 

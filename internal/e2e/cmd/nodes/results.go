@@ -13,7 +13,7 @@ const (
 	document    = "docs/RUNTIMES.md"
 )
 
-// result is what was seen in a cell.
+// result is the result of a cell.
 type result struct {
 	Date    string
 	Kernel  string `json:",omitempty"`

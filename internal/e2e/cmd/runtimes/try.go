@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// result is what was seen on one runtime.
+// result is the result of one runtime.
 type result struct {
 	Date    string
 	Runtime string `json:",omitempty"` // the version that it reports
