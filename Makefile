@@ -1,18 +1,18 @@
-# What developers run by hand. The gate and its steps are in .ci/run. Nothing here is needed
-# to use the library; what needs root says so.
+# What developers run by hand. The gate and its steps are in .ci/run. Using the library needs
+# nothing here. Targets that need root say so.
 
 # How often race runs every test.
 COUNT ?= 3
 # How long fuzz runs every fuzz test.
 FUZZTIME ?= 30s
-# How many states explore goes through in every scope, and for how long it walks in each.
+# How many states explore visits in every scope, and for how long it walks in each.
 STATES ?= 100000
 WALK ?= 30s
 # How many container lives soak makes.
 LIVES ?= 10000
-# The kubelets of kubelets; vendored is one in a module that vendors it.
+# The releases for kubelets; vendored is the first one in a module that vendors it.
 RELEASES ?= 1.32 1.33 1.34 1.35 1.36 1.37 vendored
-# How often bench runs every benchmark; benchstat wants six at least.
+# How often bench runs every benchmark; benchstat needs six at least.
 BENCHCOUNT ?= 6
 
 # Each module is built by itself; go.work is only for "go run ./plegwatch".
@@ -42,7 +42,7 @@ layers: ## references between folders, and between files at the root, that go ag
 	GOWORK=off go run -C internal/tools ./layers "$(CURDIR)"
 
 .PHONY: licences
-licences: ## the licences of what the library is built from; hack/licences.sh -all for every module
+licences: ## the licences of the library's dependencies; hack/licences.sh -all for every module
 	hack/licences.sh
 
 .PHONY: race
@@ -54,7 +54,7 @@ emulated: ## the tests on an emulated arm64, and those of cri on a big-endian s3
 	hack/emulated.sh
 
 .PHONY: cover
-cover: ## how much of the library the tests run, a line for each function that they do not run whole
+cover: ## the coverage of the library's tests, with a line for each function that they do not cover whole
 	@mkdir -p .cache
 	go test -coverpkg=.,./cri,./podworkers,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
 	@go tool cover -func=.cache/cover.out | grep -v '100.0%$$'
@@ -65,7 +65,7 @@ lint: ## golangci-lint, in every module; the first time builds it, which takes s
 
 # Not in .ci/run: it asks a database on the internet.
 .PHONY: vuln
-vuln: ## known vulnerabilities in what the library depends on; needs the internet
+vuln: ## known vulnerabilities in the library's dependencies; needs the internet
 	go tool -modfile=internal/tools/go.mod govulncheck ./...
 
 .PHONY: fuzz
@@ -73,27 +73,27 @@ fuzz: ## every fuzz test for FUZZTIME (30s)
 	hack/fuzz.sh $(FUZZTIME)
 
 .PHONY: explore
-explore: ## every order of small histories on the real core, STATES (100000) a scope; random ones for WALK (30s)
+explore: ## every order of small histories on the real core, STATES (100000) in a scope; random orders for WALK (30s)
 	go test -count=1 -timeout=3h -v -run='^TestExplore' . -explore.states=$(STATES) -explore.walk=$(WALK)
 
-# PLEG_RUNTIME names another than containerd 2.4, for the targets below as well.
+# PLEG_RUNTIME selects another runtime than containerd 2.4, also for the targets below.
 .PHONY: e2e
-e2e: ## the tests on a real containerd, which the first time builds it, or on PLEG_RUNTIME; needs root
+e2e: ## the tests on a real containerd, built the first time, or on PLEG_RUNTIME; needs root
 	PLEG_STEP=e2e .ci/run
 
-# Runtimes that are named: make runtimes RUNTIMES='crio crio-no-events'.
+# To choose runtimes: make runtimes RUNTIMES='crio crio-no-events'.
 .PHONY: runtimes
 runtimes: ## tests, soak, restarts and latency on nine runtimes, and the table in docs/RUNTIMES.md; needs root, PLEG_CRIO; an hour
 	cd internal/e2e && go run ./cmd/runtimes -results ../../docs/bench/runtimes.json -write ../../docs/RUNTIMES.md $(RUNTIMES)
 
-# Nodes that are named: make nodes NODES='amd64-6.1/containerd-2.4 systemd'.
+# To choose nodes: make nodes NODES='amd64-6.1/containerd-2.4 systemd'.
 .PHONY: nodes
 nodes: ## the tests in virtual machines, with other kernels, cgroups and arm64, and their table in docs/RUNTIMES.md; needs root; hours without KVM
 	cd internal/e2e && go run ./cmd/nodes -write ../../docs/bench/nodes.json $(NODES); status=$$?; \
 		go run ./cmd/nodes -draw && exit $$status
 
 .PHONY: latency
-latency: ## milliseconds from a death in a real runtime to its event, and of a blocked reader; needs root
+latency: ## the latency of a death in a real runtime to its event, and of a blocked reader; needs root
 	cd internal/e2e && go run ./cmd/latency
 
 .PHONY: scale
@@ -120,7 +120,7 @@ kubelet: ## compares a kubelet on the library with the released one on a real co
 	cd kubelet/e2e/compare && go test -count=1 -v -timeout=6h .
 
 .PHONY: kubelet-tests
-kubelet-tests: ## the kubelet's own tests of what it does with a PLEG, with ours; some minutes
+kubelet-tests: ## the kubelet's own tests of its PLEG, with ours; some minutes
 	go run ./kubelet/build
 	go run ./kubelet/build -test
 
@@ -133,7 +133,7 @@ mixin: ## rules, alerts and dashboard, with promtool and a Prometheus (Debian's 
 	PLEG_STEP=mixin .ci/run
 
 .PHONY: diff
-diff: ## the library beside the kubelet's own code: same histories, same events, caches, answers
+diff: ## compares the library with the kubelet's own code: same histories, same events, caches, answers
 	PLEG_STEP=differential .ci/run
 
 .PHONY: bench

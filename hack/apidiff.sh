@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares the exported API with that of the last release tag, or of $1. Fails on an
-# incompatible change that hack/apidiff.accepted does not have, word for word, and on a line
-# there that is no change (any more). docs/REFERENCE.md says when a change may be accepted.
+# Compares the exported API with the API of the last release tag, or of $1. Fails on an incompatible
+# change that is not in hack/apidiff.accepted, word for word, and on a line there that matches no
+# change. docs/REFERENCE.md says when a change may be accepted.
 . "$(dirname "$0")/modules.sh"
 
-# A clone may belong to somebody else than who runs this.
+# A clone may belong to another user.
 git=(git -c safe.directory=*)
 accepted=hack/apidiff.accepted
 module=$(go list -m)
@@ -34,7 +34,7 @@ echo "Against $tag:"
 cat "$tmp/all"
 
 sed -n 's/^- //p' "$tmp/incompatible" | sort >"$tmp/found"
-grep -v '^#' "$accepted" | sort >"$tmp/accepted" || true # there may be none
+grep -v '^#' "$accepted" | sort >"$tmp/accepted" || true # the file may have none
 status=0
 if new=$(comm -23 "$tmp/found" "$tmp/accepted") && [[ -n $new ]]; then
 	printf 'Incompatible changes that %s does not have:\n%s\n' "$accepted" "$new"

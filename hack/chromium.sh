@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds the Chromium that plegwatch/e2e/browser drives, and where there is none installs
-# Debian's, or says what is missing.
+# Finds the Chromium that plegwatch/e2e/browser drives. Without one it installs Debian's, or reports
+# what is missing.
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome; do

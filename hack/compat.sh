@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds and tests the library with other versions of Go and of what it depends on: the lowest
-# that go.mod names, the newest, and those that others pin. Without an argument it does all.
+# Builds and tests the library with other versions of Go and of its dependencies: the lowest that
+# go.mod names, the newest, and those that other projects pin. Without an argument it does all.
 . "$(dirname "$0")/modules.sh"
 
 library=$(go list -m)
-# The packages that use what differs between versions; the others are compiled.
+# The packages that are tested, because they use what differs between versions; the others are compiled.
 differing=(. ./cri ./plegtest/...)
 
 # lowest uses the Go of go.mod. Other steps of the gate test its modules with a newer one.
@@ -26,8 +26,8 @@ newest() {
 }
 
 # sets adds the library to an empty module for each file in internal/compat/sets, which pins the
-# versions of somebody's go.mod. No version may change. It builds an agent with client-go, and
-# runs a unit test in it.
+# versions of another project's go.mod. No version may change. It builds an agent with client-go,
+# and runs a unit test in it.
 sets() {
 	local file
 	tmp=$(mktemp -d)
@@ -37,7 +37,7 @@ sets() {
 	done
 }
 
-# add makes such a module in a folder.
+# add makes one such module in a folder.
 add() {
 	local pinned="$PWD/$1" root=$PWD changed
 	mkdir "$2"
@@ -60,7 +60,7 @@ add() {
 	cd "$root"
 }
 
-# readmeTest prints that test.
+# readmeTest prints the unit test.
 readmeTest() {
 	cat <<-'END'
 		package compat

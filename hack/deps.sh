@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when a package of the library needs something of Kubernetes that drags the rest of it
-# along, and when the root package links more than its types and its metrics need.
+# Fails if a package of the library needs a part of Kubernetes that drags in the rest, or if the
+# root package links more than its types and its metrics need.
 . "$(dirname "$0")/modules.sh"
 
 packages=$(go list -deps ./...)
@@ -15,8 +15,8 @@ if go list -m all | grep -E '^(pgregory\.net/rapid|github\.com/hashicorp/)'; the
 	exit 1
 fi
 
-# What the packages of the root name. gRPC and protobuf come with cri-api, whose types are in a
-# package with its client and its server.
+# What the root's packages may import. gRPC and protobuf come with cri-api, which has its types in
+# one package with its client and its server.
 module=$(go list -m)
 named='github\.com/prometheus/client_golang/prometheus|k8s\.io/apimachinery/pkg/types'
 named+='|k8s\.io/cri-api/pkg/apis/runtime/v1|k8s\.io/klog/v2|k8s\.io/utils/clock'

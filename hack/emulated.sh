@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the library's tests under an emulated arm64, and those of cri, which decodes messages and the
-# kernel's events by hand, under an emulated s390x, which is big-endian. Arguments go to go test:
-# hack/emulated.sh -run=ExitFile is a short run. Emulation is ten to twenty times slower.
+# Runs the library's tests under an emulated arm64. Those of cri, which decodes messages and the
+# kernel's events by hand, also run under an emulated s390x, which is big-endian. Arguments go to go
+# test: hack/emulated.sh -run=ExitFile is a short run. Emulation is ten to twenty times slower.
 . "$(dirname "$0")/modules.sh"
 
 if ! command -v qemu-aarch64-static >/dev/null || ! command -v qemu-s390x-static >/dev/null; then
@@ -10,7 +10,7 @@ if ! command -v qemu-aarch64-static >/dev/null || ! command -v qemu-s390x-static
 fi
 export CGO_ENABLED=0
 
-# The test of allocations runs its own program, which this machine cannot.
+# The test of allocations starts its own program, which this machine cannot run.
 skip='^TestIdleRelistAllocations$'
 
 # emulated ARCH QEMU PACKAGE... runs tests.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz test of the repository for a while, 10 s or as $1 says. What fails
-# is kept below the package's testdata/fuzz, where "go test" finds it ever after.
+# Runs every fuzz test of the repository for a while, 10 s or $1. Failing inputs are kept below the
+# package's testdata/fuzz, where "go test" uses them from then on.
 . "$(dirname "$0")/modules.sh"
 
 time=${1:-10s}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# For each release of the kubelet that is named: builds it on the library and as it was released,
-# runs its own tests on the library, and has both run ten pods on a real containerd in turn.
-# "vendored" is the first release as a module that vendors it, as KubeEdge's does. It needs root.
+# For each named release of the kubelet: builds it on the library and as released, runs its own
+# tests on the library, and makes both run ten pods on a real containerd in turn. "vendored" is the
+# first release, in a module that vendors it, as KubeEdge's does. It needs root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" GOWORK=off
@@ -10,8 +10,8 @@ made=$PWD/.cache/kubelet
 build() { go run ./kubelet/build "$@"; }
 ten_pods() { (cd kubelet/e2e && go test -vet=off -count=1 -v ./tenpods -programs="$1"); }
 
-# vendored makes a module that vendors a kubelet, which is its program too, and has a copy of it
-# built on the library. Its grpc is KubeEdge's: that of the kubelet is too old for the library.
+# vendored makes a module that vendors a kubelet and builds it as its own program, and builds a copy
+# of it on the library. Its grpc is KubeEdge's: the kubelet's is too old for the library.
 vendored() {
 	local edge=$made/vendored/edge said version
 	said=$(build -release 1.32 -stock -o "$made/vendored/bin/stock")
@@ -23,7 +23,7 @@ vendored() {
 	cp "$(go env GOMODCACHE)/k8s.io/kubernetes@$version/cmd/kubelet/kubelet.go" "$edge/cmd/kubelet"
 	go -C "$edge" mod edit -require=google.golang.org/grpc@v1.67.1 -require="k8s.io/kubernetes@$version" \
 		-replace="k8s.io/kubernetes=k8s.io/kubernetes@$version"
-	go -C "$edge" list -mod=mod -deps ./cmd/kubelet >/dev/null # go.mod gets what is missing
+	go -C "$edge" list -mod=mod -deps ./cmd/kubelet >/dev/null # adds what go.mod lacks
 	go -C "$edge" mod vendor
 	build -source "$edge" -o "$made/vendored/bin" ./cmd/kubelet
 	ten_pods "$made/vendored/bin"

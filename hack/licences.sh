@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lists the licence of everything that the library's packages are built from, and fails on one
-# that is not allowed or not known; with -all, lists those of every module, without judging
-# what only tests and tools use, in some minutes.
+# Lists the licences of the modules that the library's packages are built from, and fails on one
+# that is not allowed or not known. With -all it lists those of every module, in some minutes, and
+# does not judge modules that only tests and tools use.
 . "$(dirname "$0")/modules.sh"
 
 module=$(go list -m)
@@ -10,12 +10,12 @@ allowed=Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 go -C internal/tools/licences build -o "$tmp/go-licenses" github.com/google/go-licenses
-# It knows the standard library by its folder.
+# The tool recognizes the standard library by this folder.
 GOROOT=$(go env GOROOT)
 export GOROOT
 
-# list lists the licences of what the module in a folder is built from, the repository aside.
-# What the tool says beside that is about links, for which it asks the internet.
+# list lists the licences of the modules that the module in a folder is built from, without this
+# repository's. The tool's other output is about links, for which it asks the internet.
 list() {
 	local report
 	if ! report=$(cd "$1" && "$tmp/go-licenses" report --ignore="$module" ./... 2>"$tmp/errors"); then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lints every module, or those that are named, with the golangci-lint that internal/tools pins. Go builds it,
-# some minutes the first time, and keeps it in its build cache.
+# Lints every module, or the named ones, with the golangci-lint that internal/tools pins. Go builds
+# it the first time, in some minutes, and keeps it in its build cache.
 . "$(dirname "$0")/modules.sh"
 
 root=$PWD

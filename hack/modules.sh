@@ -1,6 +1,5 @@
-# Sourced by the other scripts: goes to the root of the repository and sets modules
-# to the folders of all its modules, and ours to those of them that hold Go code,
-# not only the pins of somebody else's programs.
+# Sourced by the other scripts: goes to the root of the repository, sets modules to the folders of
+# all its modules, and ours to those that have Go code, not only pins of other projects.
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

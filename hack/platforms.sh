@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Compiles and vets the library, with its tests, and compiles plegwatch, for the systems and processors that nothing
-# here runs on. What it compiles stays in Go's build cache: the first time takes minutes,
-# after that seconds.
+# Compiles and vets the library with its tests, and compiles plegwatch, for systems and processors on which
+# nothing runs here. Go's build cache keeps the results: the first time takes minutes, later runs seconds.
 . "$(dirname "$0")/modules.sh"
 
 for platform in windows/amd64 darwin/arm64 linux/arm64; do

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tidies every module, and the newest versions for the library; with -diff, changes nothing and fails when one is not tidy.
+# Tidies every module, and the library's newest versions; with -diff, changes nothing and fails if
+# one is not tidy.
 . "$(dirname "$0")/modules.sh"
 
 for m in "${modules[@]}"; do

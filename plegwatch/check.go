@@ -21,7 +21,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// The exit codes of --check are those of a custom plugin of node-problem-detector.
+// The exit codes of --check, as node-problem-detector expects them of a custom plugin.
 const (
 	exitHealthy   = 0
 	exitUnhealthy = 1
@@ -29,11 +29,11 @@ const (
 )
 
 const (
-	// maxVerdictBytes is how much of a plugin's output node-problem-detector keeps if its
-	// configuration does not say otherwise. It cuts bytes, not characters.
+	// maxVerdictBytes is how many bytes of a plugin's output node-problem-detector keeps by
+	// default. It cuts bytes, not characters.
 	maxVerdictBytes = 80
-	// checkTimeout is shorter than the 5 s after which node-problem-detector kills a plugin,
-	// so that a runtime that is stuck is called unhealthy, and not unknown.
+	// checkTimeout is shorter than the 5 s after which node-problem-detector kills a plugin, so
+	// that a stuck runtime is reported as unhealthy, not as unknown.
 	checkTimeout = 4 * time.Second
 	// maxReportBytes bounds what is read of an answer. A report of a thousand failing pods
 	// has less than a megabyte.
@@ -65,10 +65,10 @@ func check(ctx context.Context, f flags, stdout io.Writer) int {
 	return v.code
 }
 
-// checkAgent asks the agent that serves an address for its health. At a port any local user may
-// answer; at a unix socket only a user who may write to its directory.
+// checkAgent asks the agent at an address for its health. Any local user may answer at a port. At a
+// unix socket, only a user who may write to its directory can.
 func checkAgent(ctx context.Context, address string, now func() time.Time) verdict {
-	// The agent is on this machine: no proxy of the environment is asked.
+	// The agent is on this machine, so no proxy is used.
 	transport := &http.Transport{DisableKeepAlives: true}
 	url := "http://" + listenAddress(address) + "/healthz"
 	if path, isSocket := strings.CutPrefix(address, unixScheme); isSocket {
@@ -102,8 +102,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	}
 }
 
-// trouble says in a few words what is wrong; the reason of a report is longer than a
-// verdict may be.
+// trouble describes in a few words what is wrong, because the reason of a report is too long for a verdict.
 func trouble(r pleg.HealthReport, now time.Time) string {
 	var stuck []pleg.FailingPod
 	for _, p := range r.FailingPods {
@@ -130,11 +129,11 @@ func trouble(r pleg.HealthReport, now time.Time) string {
 	}
 }
 
-// checkRuntime asks the runtime itself: it must answer, and list its pods.
+// checkRuntime asks the runtime, which must answer and list its pods.
 func checkRuntime(ctx context.Context, endpoint string, within time.Duration) verdict {
 	named := endpoint != autoEndpoint
 	if named {
-		// Makes no call, and fails if there can be no runtime at the endpoint.
+		// Dial makes no call, and fails if there can be no runtime at the endpoint.
 		r, err := cri.Dial(endpoint)
 		if err != nil {
 			return unknown(err.Error())
@@ -155,8 +154,7 @@ func checkRuntime(ctx context.Context, endpoint string, within time.Duration) ve
 	return verdict{exitHealthy, fit(fmt.Sprintf("the runtime is healthy: %d pods", len(pods)))}
 }
 
-// runtimeTrouble is the verdict on a runtime that has not answered; named is whether its
-// endpoint is known.
+// runtimeTrouble is the verdict on a runtime that has not answered. named is true if its endpoint is known.
 func runtimeTrouble(err error, named bool, within time.Duration) verdict {
 	// gRPC passes the error of connect(2) as text.
 	denied := errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
@@ -190,7 +188,7 @@ func ending(text string) string {
 	return "... " + text
 }
 
-// fit makes a verdict's line of a text.
+// fit makes a text fit into a verdict: one line, cut at maxVerdictBytes.
 func fit(text string) string {
 	const more = "..."
 	text = printable.Text(text)

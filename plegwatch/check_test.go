@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// checked runs a check and wants it to print one line of at most 80 bytes, and nothing else.
+// checked runs a check, which must print one line of at most 80 bytes, and nothing else.
 func checked(t *testing.T, code int, says string, args ...string) {
 	t.Helper()
 	var stdout, stderr console

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// maxWaiting and maxBusy are how many connections may be open without a request and with one.
+	// maxWaiting and maxBusy bound the open connections without a request, and with one.
 	maxWaiting, maxBusy = 512, 128
-	// sendGrace is how long a connection may at least take to send its first request.
+	// sendGrace is how long a connection always has to send its first request.
 	sendGrace = 100 * time.Millisecond
 )
 
-// clients closes the oldest connection of a server when there are too many. So clients that open
-// connections and leave them, or that do not read, do not keep others out.
+// clients closes the oldest connection of a server when there are too many. Clients that open
+// connections and leave them, or that do not read, then keep nobody else out.
 type clients struct {
 	mu   sync.Mutex
 	open []*client // in the order in which they were accepted; guarded by mu
@@ -28,7 +28,7 @@ type client struct {
 	busy     bool // true while there is a request
 }
 
-// note is for http.Server.ConnState.
+// note is the ConnState function of an http.Server.
 func (c *clients) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,13 +37,13 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	case state == http.StateNew:
 		c.open = append(c.open, &client{conn: conn, accepted: time.Now()})
 		if first := c.excessLocked(false); first != nil {
-			// The server accepts no other connection meanwhile.
+			// The server accepts no other connection until note returns.
 			c.mu.Unlock()
 			time.Sleep(time.Until(first.accepted.Add(sendGrace)))
 			c.mu.Lock()
 		}
 		c.closeExcessLocked(false)
-	case i < 0: // it is closed
+	case i < 0: // it is closed already
 	case state == http.StateActive, state == http.StateIdle:
 		c.open[i].busy = state == http.StateActive
 		c.closeExcessLocked(c.open[i].busy)
@@ -52,7 +52,7 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// excessLocked returns the oldest connection with or without a request, if there are too many of these.
+// excessLocked returns the oldest connection with or without a request, if there are too many of its kind.
 func (c *clients) excessLocked(busy bool) (first *client) {
 	n, most := 0, maxWaiting
 	if busy {

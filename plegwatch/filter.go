@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// filter is what of the events is printed. An empty list lets everything through, and so does no selector.
+// filter selects the events that are printed. An empty list selects everything, and so does no selector.
 type filter struct {
 	namespaces []pattern
 	pods       []podName
@@ -21,15 +21,15 @@ type filter struct {
 	selector   labels.Selector
 }
 
-// pattern is a name or a pattern of names, as path.Match has them.
+// pattern is a name, or a pattern as path.Match takes it.
 type pattern string
 
 func (p pattern) fits(name string) bool {
-	fits, _ := path.Match(string(p), name) // parsePattern has tried it
+	fits, _ := path.Match(string(p), name) // parsePattern has checked it
 	return fits
 }
 
-// podName is the name of pods, in some namespaces or, if that is empty, in any.
+// podName matches pods by name, in the matching namespaces or, if namespace is empty, in all.
 type podName struct{ namespace, name pattern }
 
 // shownEvents are the types of events that a generator delivers.
@@ -49,8 +49,7 @@ func (f *filter) wants(e *pleg.PodLifecycleEvent) bool {
 		(f.selector == nil || f.selector.Matches(labels.Set(e.Pod.Labels)))
 }
 
-// addEach adds the values of a flag that may be repeated and may have several, separated
-// by commas.
+// addEach parses the values of a flag, which commas separate, and adds them to a list.
 func addEach[T any](list *[]T, values string, parse func(string) (T, error)) error {
 	for value := range strings.SplitSeq(values, ",") {
 		value = strings.TrimSpace(value)
@@ -66,7 +65,7 @@ func addEach[T any](list *[]T, values string, parse func(string) (T, error)) err
 	return nil
 }
 
-// patternText is what a name of Kubernetes may have, and a pattern.
+// patternText matches the characters that a name in Kubernetes or a pattern may have.
 var patternText = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]+$`)
 
 func parseNamespace(s string) (pattern, error) { return parsePattern("a namespace", s) }

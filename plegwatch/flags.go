@@ -63,7 +63,7 @@ What is missing is not known, or does not apply.
 `
 )
 
-// Endpoints that are no socket.
+// Endpoints that name no socket.
 const (
 	// autoEndpoint is the socket of a runtime at its usual place.
 	autoEndpoint = "auto"
@@ -71,7 +71,7 @@ const (
 	demoEndpoint = "demo"
 )
 
-// flags is what the command line says.
+// flags are the settings of the command line.
 type flags struct {
 	endpoint  string
 	namedBy   string // what named the endpoint, if the command line did not
@@ -91,7 +91,7 @@ type flags struct {
 	version   bool
 }
 
-// parseFlags reads the command line, and what stands in for it.
+// parseFlags reads the command line, and the settings that replace missing flags.
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	f := flags{output: outputText, logFormat: logText, exits: cri.DefaultExitsDir}
 	fs := newFlagSet(&f)
@@ -160,11 +160,11 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 		"at most, or --for")
 	fs.BoolVar(&f.version, "version", false, "print the version, and end")
 	fs.StringSliceVar(&f.listen, "metrics-address", nil, "")
-	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // it exists
+	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // cannot fail: the flag exists
 	return fs
 }
 
-// findEndpoint takes the endpoint from where crictl has it, or is that of the simulated node.
+// findEndpoint takes the endpoint from where crictl has it, or else that of the simulated node.
 func (f *flags) findEndpoint() error {
 	const variable = "CONTAINER_RUNTIME_ENDPOINT"
 	if f.endpoint = os.Getenv(variable); f.endpoint != "" {
@@ -189,8 +189,8 @@ func (f *flags) findEndpoint() error {
 	return nil
 }
 
-// crictlEndpoint returns the endpoint that a configuration of crictl names, which is a flat file of
-// keys and values.
+// crictlEndpoint returns the endpoint in a configuration of crictl, which is a flat file of keys
+// and values.
 func crictlEndpoint(config io.Reader) string {
 	lines := bufio.NewScanner(config)
 	for lines.Scan() {
@@ -202,7 +202,7 @@ func crictlEndpoint(config io.Reader) string {
 	return ""
 }
 
-// explain adds to an error of the runtime what named its endpoint.
+// explain adds to a runtime's error what named the endpoint.
 func (f *flags) explain(err error) error {
 	if f.namedBy == "" {
 		return err
@@ -210,7 +210,7 @@ func (f *flags) explain(err error) error {
 	return fmt.Errorf("%w (%s names the socket)", err, f.namedBy)
 }
 
-// validate says what is wrong that the flags by themselves do not show.
+// validate finds faults that no single flag shows.
 func (f *flags) validate(rest []string) error {
 	switch {
 	case len(rest) > 0:
@@ -233,7 +233,7 @@ func (f *flags) validate(rest []string) error {
 	return nil
 }
 
-// node returns the endpoint to watch and what ends the node behind it, if it is simulated.
+// node returns the endpoint to watch, and a function that ends the node if it is simulated.
 func (f *flags) node() (endpoint string, stop func(), err error) {
 	switch f.endpoint {
 	case demoEndpoint:
@@ -248,13 +248,13 @@ func (f *flags) node() (endpoint string, stop func(), err error) {
 // exitEvents is the folder of CRI-O's exit files; empty if exits are taken from the CRI alone.
 type exitEvents string
 
-// String is of pflag.Value.
+// String implements pflag.Value.
 func (e *exitEvents) String() string { return string(*e) }
 
-// Type is of pflag.Value.
+// Type implements pflag.Value.
 func (e *exitEvents) Type() string { return "DIR|off" }
 
-// Set is of pflag.Value.
+// Set implements pflag.Value.
 func (e *exitEvents) Set(s string) error {
 	switch {
 	case s == "off":
@@ -275,8 +275,8 @@ func (e *exitEvents) option() cri.Option {
 	return cri.WithExitsDir(string(*e))
 }
 
-// since is from when on what exists at the start is printed: a time, or a duration before the
-// start; the zero value is never.
+// since selects what is printed of the things that exist at the start: those since a time, or since
+// a duration before the start. The zero value selects nothing.
 type since struct {
 	at  time.Time
 	ago time.Duration

@@ -81,7 +81,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// The endpoint is where crictl has it, unless the command line names one.
+// The endpoint comes from where crictl has it, unless the command line names one.
 func TestFindsEndpoint(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "crictl.yaml")
 	write := func(text string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// healthPeriod is how often the health is looked at.
+// healthPeriod is the time between two readings of the health.
 const healthPeriod = time.Second
 
 // follower reads a generator's events and prints them.
@@ -33,7 +33,7 @@ func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p p
 	return &follower{generator: generator, cache: cache, flags: f, printer: p, log: log, began: time.Now()}
 }
 
-// follow prints every event that the flags want until ctx ends or what is printed cannot be written.
+// follow prints every event that the flags select, until ctx ends or an event cannot be written.
 func (f *follower) follow(ctx context.Context) error {
 	events := f.generator.Watch()
 	health := time.NewTicker(healthPeriod)
@@ -85,7 +85,7 @@ func (f *follower) noteHealth() {
 	}
 }
 
-// summarize logs in one line what there was.
+// summarize logs a summary in one line.
 func (f *follower) summarize() {
 	r := f.generator.HealthReport()
 	about := []any{"events", f.events, "took", roughly(time.Since(f.began)).String(), "healthy", r.Healthy}
@@ -98,7 +98,7 @@ func (f *follower) summarize() {
 	f.log.Info("Done", append(append(about, conditionOf(r)...), "runtime", r.Runtime)...)
 }
 
-// conditionOf is what the log has of a report.
+// conditionOf returns the log's fields for a report.
 func conditionOf(r pleg.HealthReport) []any {
 	about := []any{"pods", r.Pods, "stream", r.Stream.State}
 	if r.Stream.Error != "" && r.Stream.State != pleg.StreamConnected {

@@ -10,13 +10,13 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// The states of a sandbox; those of a container are pleg's.
+// The states of a sandbox. The states of a container are pleg's.
 const (
 	sandboxReady    = "ready"
 	sandboxNotReady = "not ready"
 )
 
-// line is what is printed of one event.
+// line is the output for one event.
 type line struct {
 	// Time is when the event was read.
 	Time time.Time `json:"time"`
@@ -34,8 +34,8 @@ type line struct {
 	// Initial is true if this had happened before the watch began.
 	Initial bool `json:"initial,omitempty"`
 
-	// What the cache has of the container or sandbox or, of a death, the event; empty when it
-	// is gone.
+	// State comes from the cache or, if the cache has dropped a dead container, from the event. It
+	// is empty when the container or sandbox is gone.
 
 	State        string `json:"state,omitempty"`
 	IP           string `json:"ip,omitempty"` // of a sandbox
@@ -49,20 +49,18 @@ type line struct {
 	Unconfirmed bool   `json:"unconfirmed,omitempty"`
 	Error       string `json:"error,omitempty"` // why the pod could not be inspected
 
-	// LagSeconds is how long after the runtime's own timestamp the event was read.
-	// It is missing when the runtime has no timestamp for it, as for sandboxes, or
-	// what happened did so before the watch began.
+	// LagSeconds is the time from the runtime's own timestamp to the reading of the event. It is
+	// missing without a timestamp, as for sandboxes, and for what happened before the watch began.
 	LagSeconds *float64 `json:"lagSeconds,omitempty"`
 	// Cause is what made the generator look.
 	Cause pleg.Cause `json:"cause"`
 
-	// happened is when the event happened, by the runtime; of a sandbox, when that was created.
+	// happened is the runtime's time of the event; for a sandbox, of its creation.
 	happened time.Time
 }
 
-// describe says of an event that was read now what the cache knows about it. The
-// generator has stored the status before it sent the event, so Get is enough, and
-// nothing has to be waited for.
+// describe returns the line of an event that was read now, with what the cache has of it. The
+// generator stores the status before it sends the event, so Get does not have to wait.
 func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.Time) line {
 	l := line{
 		Time: now, Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID,
@@ -87,8 +85,8 @@ func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.T
 	return l
 }
 
-// fillContainer fills in the container's status. last is the status in the event: when a death
-// is read late, the cache may have let go of the container.
+// fillContainer fills in the container's status. last is the status in the event: if a death is
+// read late, the cache may have dropped the container.
 func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) {
 	s := last
 	if i := slices.IndexFunc(pod.ContainerStatuses, l.isOf); i >= 0 {
@@ -110,10 +108,10 @@ func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) {
 	}
 }
 
-// isOf reports whether a status is that of the line's container.
+// isOf reports whether a status belongs to the line's container.
 func (l *line) isOf(s *pleg.Status) bool { return s.ID.ID == l.ContainerID }
 
-// fillSandbox fills in the sandbox's status. The runtime says when it began to make
+// fillSandbox fills in the sandbox's status. The runtime reports when it began to make
 // a sandbox, but not when it was ready, nor when it ended.
 func (l *line) fillSandbox(pod *pleg.PodStatus) {
 	for _, s := range pod.SandboxStatuses {

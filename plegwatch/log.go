@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// logFormat is the form of the log: a flag.
+// logFormat is the flag that selects the form of the log.
 type logFormat string
 
 const (
@@ -20,13 +20,13 @@ const (
 	logJSON logFormat = "json"
 )
 
-// String is of pflag.Value.
+// String implements pflag.Value.
 func (l *logFormat) String() string { return string(*l) }
 
-// Type is of pflag.Value.
+// Type implements pflag.Value.
 func (l *logFormat) Type() string { return "text|json" }
 
-// Set is of pflag.Value.
+// Set implements pflag.Value.
 func (l *logFormat) Set(s string) error {
 	switch v := logFormat(s); v {
 	case logText, logJSON:
@@ -36,7 +36,7 @@ func (l *logFormat) Set(s string) error {
 	return fmt.Errorf("must be %s or %s", logText, logJSON)
 }
 
-// newLoggers returns the program's logger and, of the same lines, the library's.
+// newLoggers returns the program's logger and the library's, which write the same format.
 func newLoggers(format logFormat, verbosity int, w io.Writer) (*slog.Logger, klog.Logger) {
 	options := &slog.HandlerOptions{Level: slog.Level(-verbosity)}
 	var handler slog.Handler = slog.NewTextHandler(w, options) // quotes what a terminal could obey

@@ -27,7 +27,6 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// program is the name of the program.
 const program = "plegwatch"
 
 // Exit codes; check has its own.
@@ -44,13 +43,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
 		stop() // a second signal ends the program at once
-		// Nobody may be reading stdout or stderr, and a write then blocks.
+		// Without a reader of stdout or stderr, a write blocks.
 		time.AfterFunc(endGrace, func() { os.Exit(exitFailed) })
 	})
-	// Piped into head, a write fails and the watch ends as it should, rather than
-	// by a signal that leaves the node's socket behind.
+	// If head closes the pipe, a write fails and the watch ends as it should. The signal would
+	// leave the node's socket behind.
 	signal.Ignore(syscall.SIGPIPE)
-	// gRPC would print what the runtime says to stderr, unescaped. Errors of calls have it too.
+	// gRPC would print texts of the runtime to stderr, unescaped. Errors of calls have them too.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -110,7 +109,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	generator.Start(context.WithoutCancel(ctx)) // until Stop: the last report is of a generator that runs
+	generator.Start(context.WithoutCancel(ctx)) // until Stop, so that the last report is of a running generator
 	defer generator.Stop()
 	if len(f.listen) > 0 {
 		served, err := serve(f.listen, f.wait, newHandler(f, generator, registry), log)

@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	var err error
 	if dir, err = os.MkdirTemp("", "plegwatch-"); err == nil {
-		// A runtime of this machine is not the tests' affair.
+		// The tests must not use a runtime of this machine.
 		err = errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// dir is removed at the end.
+// dir is a folder for the tests, which is removed at the end.
 var dir string
 
 // built builds the program and returns its path.
@@ -114,8 +114,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A watch of a runtime that somebody else runs, until it is told to end: what a
-// signal does is to end the context.
+// A watch of an existing runtime runs until a signal, which ends the context.
 func TestEndpointUntilSignal(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -142,7 +141,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 		!regexp.MustCompile(`default/web +running +nginx `).MatchString(body) {
 		t.Errorf("/: %d\n%s", code, body)
 	}
-	stream, err := http.Get("http://" + address + "/?format=stream") // is open when the signal comes
+	stream, err := http.Get("http://" + address + "/?format=stream") // still open when the signal comes
 	if err != nil || stream.StatusCode != http.StatusOK {
 		t.Fatal(stream, err)
 	}
@@ -185,7 +184,7 @@ func TestSilentSocket(t *testing.T) {
 	}
 }
 
-// Told to end while the runtime keeps silent is no failure.
+// A signal while the runtime does not answer is no failure.
 func TestSignalWhileConnecting(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -200,7 +199,7 @@ func TestSignalWhileConnecting(t *testing.T) {
 	}
 }
 
-// With --wait the watch begins before the runtime, and sees its pods once it is there.
+// With --wait the watch begins before the runtime does, and sees its pods later.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "later.sock")
@@ -226,7 +225,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A runtime that never comes is waited for until the time is up.
+// With --wait and without a runtime, the watch ends when the time is up.
 func TestWaitInVain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "never.sock")
@@ -242,7 +241,7 @@ func TestWaitInVain(t *testing.T) {
 	}
 }
 
-// What the filter does not want is counted and not printed.
+// Events that the filter does not select are counted and not printed.
 func TestFiltered(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -270,8 +269,8 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
-// No name that a runtime gives touches the terminal: not in the table, nor in the JSON, nor
-// in what the program and the library say on stderr.
+// No name from a runtime reaches the terminal unescaped: not in the table, in the JSON, or in what
+// the program and the library log.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[2J\r\n\u009b31m\u202e"
@@ -328,8 +327,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// Whoever reads the table may go: that ends the watch, and only an error that is
-// none of a reader's leaving is told.
+// If the reader of the table leaves, the watch ends without an error. Other errors of writing are reported.
 func TestCannotWrite(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -501,7 +499,7 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// A death that only an exit event has reported is marked, and one whose end nobody saw has no exit code.
+// A death that only an exit event has reported is marked. A death whose end nobody saw has no exit code.
 func TestDescribeDeath(t *testing.T) {
 	pod := &pleg.Pod{ID: "web", Namespace: "shop", Name: "web"}
 	e := &pleg.PodLifecycleEvent{
@@ -518,7 +516,7 @@ func TestDescribeDeath(t *testing.T) {
 	}
 }
 
-// With --output none there is no line, and the log is all.
+// With --output none there are no lines, only the log.
 func TestOutputNone(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr console
@@ -542,7 +540,7 @@ func TestOutputNone(t *testing.T) {
 	}
 }
 
-// startProcess runs the program as a process, with the limit of memory that the manifests give Go.
+// startProcess runs the program as a process, with the memory limit that the manifests set for Go.
 func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Process {
 	t.Helper()
 	path, err := built()
@@ -557,7 +555,7 @@ func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Proce
 	return proctest.Start(t, cmd)
 }
 
-// A signal ends the program although nobody reads what it prints.
+// A signal ends the program although nobody reads its output.
 func TestSignalWithBlockedStdout(t *testing.T) {
 	t.Parallel()
 	reads, writes, err := os.Pipe()
@@ -582,7 +580,7 @@ func TestSignalWithBlockedStdout(t *testing.T) {
 	}
 }
 
-// served waits until the log has the address that is served, and returns it.
+// served waits until the log has the served address, and returns it.
 func served(t *testing.T, log interface{ String() string }) (address string) {
 	t.Helper()
 	await(t, func() bool {
@@ -605,7 +603,7 @@ func await(t *testing.T, holds func() bool) {
 	}
 }
 
-// What a runtime says in the connection does not reach the terminal by gRPC's own logger.
+// What a runtime sends on a connection does not reach the terminal through gRPC's own logger.
 func TestGRPCIsSilent(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "runtime.sock")
@@ -614,7 +612,7 @@ func TestGRPCIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // answers every connection with what is not HTTP/2
+	go func() { // answers every connection with something other than HTTP/2
 		for {
 			conn, err := l.Accept()
 			if err != nil {

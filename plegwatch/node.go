@@ -16,8 +16,8 @@ const setUp = 80 * time.Millisecond
 // stuckAfter is when the runtime gets stuck on one container.
 const stuckAfter = 4 * time.Second
 
-// startNode starts a runtime in this process, on a socket, whose pods show within
-// ten seconds all that happens to pods. Then the runtime stays stuck on one container.
+// startNode starts a runtime in this process, on a socket. Within ten seconds its pods show all
+// that happens to pods. After stuckAfter the runtime is stuck on one container.
 func startNode() (endpoint string, stop func(), err error) {
 	s, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
@@ -39,7 +39,7 @@ func startNode() (endpoint string, stop func(), err error) {
 // nodePlans are the lives of the node's pods.
 func nodePlans() []timetable.PodPlan {
 	return []timetable.PodPlan{
-		// Runs, and that is all.
+		// Only runs.
 		pod("shop", "web-0", 0,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
@@ -67,7 +67,7 @@ func nodePlans() []timetable.PodPlan {
 				Restarts: 1, BackOff: time.Second,
 			},
 		),
-		// Is deleted while it runs: what runs in it is killed.
+		// Is deleted while it runs, so its containers are killed.
 		passing(3500*time.Millisecond, 6*time.Second, pod("shop", "canary", 2500*time.Millisecond,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 			timetable.ContainerPlan{ContainerConfig: named("proxy"), StartAfter: 2 * setUp},
@@ -83,7 +83,7 @@ func pod(namespace, name string, startAfter time.Duration, containers ...timetab
 	}
 }
 
-// passing is a pod that goes and comes again.
+// passing is a pod that is removed, and returns later.
 func passing(liveFor, returnAfter time.Duration, plan timetable.PodPlan) timetable.PodPlan {
 	plan.LiveFor, plan.LingerFor, plan.ReturnAfter = liveFor, 800*time.Millisecond, returnAfter
 	return plan

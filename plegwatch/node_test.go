@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// TestNodeShowsEverything has the node's ten seconds pass on a fake clock and looks
-// for all that the example promises to show.
+// TestNodeShowsEverything lets the node's ten seconds pass on a fake clock, and looks for
+// everything that the simulated node is to show.
 func TestNodeShowsEverything(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{Clock: clock}))

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// output is the form of what is printed: a flag.
+// output is the flag that selects the form of the output.
 type output string
 
 const (
@@ -22,13 +22,13 @@ const (
 	outputNone output = "none"
 )
 
-// String is of pflag.Value.
+// String implements pflag.Value.
 func (o *output) String() string { return string(*o) }
 
-// Type is of pflag.Value.
+// Type implements pflag.Value.
 func (o *output) Type() string { return "text|json|none" }
 
-// Set is of pflag.Value.
+// Set implements pflag.Value.
 func (o *output) Set(s string) error {
 	switch v := output(s); v {
 	case outputText, outputJSON, outputNone:
@@ -81,7 +81,7 @@ func (p jsonPrinter) print(l line) error {
 // loses its middle. A state is never cut. Elsewhere nothing is cut, and times have a date.
 type textPrinter struct {
 	w       io.Writer
-	columns func() int // of the terminal, which may change; nil if w is none
+	columns func() int // returns the terminal's present width; nil if w is no terminal
 	colour  bool
 	headed  bool
 }
@@ -91,7 +91,7 @@ const (
 	dateLayout  = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// The widths of columns. The pod's and the container's grow with the terminal, the state's with the state.
+// The widths of columns. Those of pod and container grow with the terminal, that of state with its text.
 const (
 	podWidth       = 25
 	containerWidth = 11
@@ -100,8 +100,8 @@ const (
 	lagWidth       = 6
 	causeWidth     = 7
 	gap            = 2
-	// narrowest is the least that the pod's and the container's column have together. A line that is longer than
-	// the terminal by that wraps.
+	// narrowest is the least width of the columns pod and container together. If there is
+	// less room, the line wraps.
 	narrowest = 12
 )
 
@@ -209,7 +209,7 @@ func (l line) lagText() string {
 	}
 }
 
-// colourCode begins the colour of a line; empty for none.
+// colourCode is the escape sequence of a line's colour; empty for none.
 func (l line) colourCode() string {
 	switch {
 	case l.Initial, l.Event == pleg.ContainerRemoved:
@@ -223,8 +223,7 @@ func (l line) colourCode() string {
 	}
 }
 
-// shorten takes the middle out of what is wider than a column: a pod's name says
-// most at its two ends.
+// shorten cuts the middle of a text that is wider than its column: a pod's name says most at its two ends.
 func shorten(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s

@@ -76,8 +76,8 @@ func TestTextPrinter(t *testing.T) {
 	}
 }
 
-// On a terminal each line is as wide as the terminal is at the time. The cause and the lag go first; the state is
-// never cut.
+// On a terminal each line fits the current width. The cause is left out first, then the lag; the
+// state is never cut.
 func TestTextPrinterOnTerminal(t *testing.T) {
 	code, lag := 137, 0.0012
 	long := line{Time: someTime, Namespace: strings.Repeat("n", 40), Pod: strings.Repeat("\x1b", 40),
@@ -98,7 +98,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		{60, "OOMKilled", 60, false, false},
 		{211, "OOMKilled", 210, true, true},
 		{30, "OOMKilled", 59, false, false}, // too narrow: it wraps
-		{0, "OOMKilled", 99, true, true},    // a terminal that does not say
+		{0, "OOMKilled", 99, true, true},    // a terminal of unknown width
 	} {
 		var b strings.Builder
 		p := &textPrinter{w: &b, columns: func() int { return tt.columns }}
@@ -129,7 +129,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 	}
 }
 
-// What encoding/json leaves in a line, a terminal would obey.
+// The JSON printer escapes what encoding/json does not and a terminal would obey.
 func TestJSONPrinterEscapes(t *testing.T) {
 	var b strings.Builder
 	hostile := "\x1b[2J\n\x7f\u009b31m\u202e\U000e0001é\\"
@@ -175,13 +175,13 @@ func TestLagText(t *testing.T) {
 	}
 }
 
-// TestDescribe has a pod live with the fake runtime, and reads what is told of it.
+// TestDescribe runs a pod on the fake runtime, and describes its events.
 func TestDescribe(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	cache := pleg.NewCache()
 	g := pleg.New(rt, pleg.WithCache(cache), pleg.WithLogger(klog.Logger{}))
 	events := g.Watch()
-	// look relists and describes what there is of the container.
+	// look relists, and describes the events of the container.
 	look := func(began time.Time) (lines []line) {
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
@@ -216,7 +216,7 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("a pod that is gone: %+v", got)
 	}
 
-	// Read late: the cache has nothing of it any more, the event of its death has.
+	// Read late: the cache no longer has the container, but the event of its death has.
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
 	_ = g.Relist(t.Context())
 	rt.ExitContainer(uid, "nginx", 1, "Error")
@@ -236,7 +236,7 @@ func (p *printed) print(l line) error {
 	return nil
 }
 
-// A reason that the runtime learns late is printed with the PodSync that tells of it.
+// A reason that the runtime learns late is printed with the PodSync that reports it.
 func TestLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// closeGrace is how long answers that are under way may take at the end.
+	// closeGrace is how long answers in progress may take at the end.
 	closeGrace = time.Second
 	// listenPeriod is the time between two attempts to listen on an address that is taken.
 	listenPeriod = 5 * time.Second
@@ -37,14 +37,14 @@ const (
 // server serves the page, /metrics and /healthz on some addresses.
 type server struct {
 	log  *slog.Logger
-	ctx  context.Context    // of requests
+	ctx  context.Context    // for requests
 	end  context.CancelFunc // ends ctx
-	http []*http.Server     // one for each address: clients of one do not keep out those of another
+	http []*http.Server     // one for each address, so that clients of one do not keep out those of another
 	work sync.WaitGroup     // a goroutine for each address
 }
 
-// serve begins to serve a handler on addresses. If it may wait, an address that is taken is tried
-// again, because any local user can take a port before the agent does.
+// serve begins to serve a handler on addresses. With wait, it retries an address that is taken,
+// because any local user can take a port before the agent does.
 func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger) (*server, error) {
 	s := &server{log: log}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -62,8 +62,8 @@ func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger
 	return s, nil
 }
 
-// newServer returns a server that no client can make use much memory or many files: each
-// connection has deadlines and small buffers, and their number is bounded.
+// newServer returns a server whose memory and files no client can exhaust. Connections have
+// deadlines and small buffers, and their number is bounded.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:  handler,
@@ -84,7 +84,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// serve serves on a listener or, if there is none yet, tries again to listen.
+// serve serves on a listener. After an error it tries to listen again first.
 func (s *server) serve(on *http.Server, address string, l net.Listener, err error) {
 	if err != nil {
 		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
@@ -98,7 +98,7 @@ func (s *server) serve(on *http.Server, address string, l net.Listener, err erro
 		}
 	}
 	s.log.Info("Serving the page, /metrics and /healthz", "address", addressOf(l))
-	_ = on.Serve(l) // ends with close, and by nothing else
+	_ = on.Serve(l) // ends only with close
 }
 
 // close ends the server and returns when it has ended.
@@ -114,8 +114,7 @@ func (s *server) close() {
 	s.work.Wait()
 }
 
-// listen listens on the address of a unix socket, which only the user of this process may open, or
-// of a port.
+// listen listens on a port, or on a unix socket that only the user of this process may open.
 func listen(address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, unixScheme)
 	if !isSocket {
@@ -125,7 +124,7 @@ func listen(address string) (net.Listener, error) {
 		_ = conn.Close()
 	} else if info, statErr := os.Lstat(path); errors.Is(err, syscall.ECONNREFUSED) && statErr == nil &&
 		info.Mode().Type() == os.ModeSocket {
-		_ = os.Remove(path) // of a process that was killed
+		_ = os.Remove(path) // left by a process that was killed
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -145,8 +144,8 @@ func addressOf(l net.Listener) string {
 	return "http://" + l.Addr().String() + "/"
 }
 
-// listenAddress is address, on the loopback interface if it is a port alone: the
-// metrics of a node are nobody else's business unless somebody says so.
+// listenAddress returns address, on the loopback interface if it is a port alone. By default nobody
+// else can read the metrics of a node.
 func listenAddress(address string) string {
 	if !strings.Contains(address, ":") {
 		address = ":" + address
@@ -190,7 +189,7 @@ type answers struct {
 
 	mu     sync.Mutex
 	recent map[string]*answer // by what the client accepts; guarded by mu
-	since  time.Time          // of the oldest; guarded by mu
+	since  time.Time          // when the oldest was made; guarded by mu
 }
 
 // maxRecent bounds the kinds of answers that are kept. Prometheus and the kubelet ask for one each.
@@ -204,7 +203,7 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(to.body) // the client may be gone
 }
 
-// answerTo returns an answer, and makes it if there is none.
+// answerTo returns the recent answer to such a request, and makes it if there is none.
 func (a *answers) answerTo(r *http.Request) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,7 +219,7 @@ func (a *answers) answerTo(r *http.Request) *answer {
 	return a.recent[accepts]
 }
 
-// answer is a http.ResponseWriter that keeps what is written.
+// answer is an http.ResponseWriter that keeps what is written.
 type answer struct {
 	header http.Header
 	code   int

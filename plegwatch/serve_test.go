@@ -32,8 +32,8 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// The metrics name the build and the node, and have those of Go and of the process. Profiles are served with --pprof
-// alone, and nothing takes a body.
+// The metrics name the build and the node, and include those of Go and of the process. Profiles
+// need --pprof, and no path takes a body.
 func TestServes(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--pprof=false", "--pprof"} {
@@ -69,7 +69,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The agent serves a unix socket that only its user may open, also where a killed agent has left one.
+// The agent serves a unix socket that only its user may open. It replaces the socket of a killed agent.
 func TestUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "agent.sock")
@@ -114,7 +114,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// Who takes the port first does not keep the agent from its work, and not from its other addresses.
+// If another process takes the port first, the agent still works, and serves its other addresses.
 func TestPortIsTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -143,13 +143,13 @@ func TestPortIsTaken(t *testing.T) {
 // memoryLimit is the limit of the manifests, in MiB.
 const memoryLimit = 128
 
-// The figure in plegwatch/deploy/README.md is of -hostile.for=5m -hostile.idle=8000.
+// The figure in plegwatch/deploy/README.md is from -hostile.for=5m -hostile.idle=8000.
 var (
 	hostileFor  = flag.Duration("hostile.for", 5*time.Second, "how long TestHostileClients lasts")
 	hostileIdle = flag.Int("hostile.idle", 1000, "the connections of TestHostileClients that send nothing")
 )
 
-// Clients that ask again and again without reading, and clients that say nothing, cost a bounded amount of memory,
+// Clients that ask without reading, and clients that send nothing, cost a bounded amount of memory
 // and keep nobody else out.
 func TestHostileClients(t *testing.T) {
 	const pipelining = 350
@@ -194,7 +194,7 @@ func TestHostileClients(t *testing.T) {
 	attack(pipelining, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 100))
 	attack(*hostileIdle, "")
 
-	// A client whose connection was closed under it asks again, as browsers and Prometheus do.
+	// A client asks again if its connection was closed, as browsers and Prometheus do.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	ask := func(path string) error {
 		resp, err := client.Get("http://" + address + path)

@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// terminalColumns cannot tell how many columns a terminal has here.
+// terminalColumns reports whether f is a terminal. Here it does not know the columns, and returns 0.
 func terminalColumns(f *os.File) (columns int, isTerminal bool) {
 	info, err := f.Stat()
 	return 0, err == nil && info.Mode()&os.ModeCharDevice != 0

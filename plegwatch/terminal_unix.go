@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalColumns returns how many columns the terminal has, if f is one; 0 if the terminal
-// does not say.
+// terminalColumns reports whether f is a terminal, and how many columns it has; 0 if that is not known.
 func terminalColumns(f *os.File) (columns int, isTerminal bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {

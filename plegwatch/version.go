@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// version and revision are those of a release, whose build sets them.
+// version and revision are set by the build of a release.
 var version, revision string
 
 // build is what the program was built from.
@@ -44,7 +44,7 @@ func (b build) gauge() prometheus.Collector {
 		prometheus.Labels{"version": b.version, "revision": b.revision, "goversion": runtime.Version()})
 }
 
-// constant is a gauge of 1, whose labels are its meaning.
+// constant is a gauge of 1, whose labels have the information.
 func constant(name, help string, labels prometheus.Labels) prometheus.Collector {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
 	gauge.Set(1)

@@ -13,7 +13,7 @@ import (
 // would take memory.
 const maxQuery = 512
 
-// refusal says why a request is not answered, and with which code; "" if it is answered.
+// refusal returns why a request is refused, and the status code; "" if it is answered.
 func (o *options) refusal(r *http.Request) (why string, code int) {
 	if why, code = o.refusalAnywhere(r); why == "" && !ownPath(r) {
 		return "there is nothing at this path", http.StatusNotFound
@@ -21,7 +21,7 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 	return why, code
 }
 
-// refusalAnywhere is refusal for a request whose path may be any.
+// refusalAnywhere is refusal without the check of the path.
 func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -43,7 +43,7 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 
 // Guard returns a handler that protects next as Handler protects itself. If Handler would refuse a
 // request for its method, body, query or sender, the request does not reach next, whatever its path
-// is. hosts are those of WithRemoteAccess; without them, only requests of this machine reach next.
+// is. hosts are those of WithRemoteAccess; without them, only requests from this machine reach next.
 // It is safe for concurrent use.
 func Guard(next http.Handler, hosts ...string) http.Handler {
 	o := newOptions([]Option{WithRemoteAccess(hosts...)})
@@ -57,16 +57,16 @@ func Guard(next http.Handler, hosts ...string) http.Handler {
 	})
 }
 
-// hostAllowed reports whether the Host header is allowed. A page whose name was made to
-// resolve to this address (DNS rebinding) has another one.
+// hostAllowed reports whether the Host header is allowed. With DNS rebinding, an attacker's name
+// resolves to this address, but the Host header still has that name.
 func (o *options) hostAllowed(r *http.Request) bool {
 	host := hostOf(r.Host)
 	return isLoopback(host) || overUnixSocket(r) ||
 		slices.ContainsFunc(o.hosts, func(h string) bool { return h == AnyHost || strings.EqualFold(h, host) })
 }
 
-// crossSite reports whether another site's page has made the request. A link from there may be
-// followed, because that page cannot read where it leads.
+// crossSite reports whether another site's page has made the request. A link on that page may be
+// followed, because the page cannot read the answer.
 func crossSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -82,9 +82,8 @@ func crossSite(r *http.Request) bool {
 	}
 }
 
-// ownPath reports whether the path is the one at which the handler is registered, and not
-// one below it. What a mux has matched is in the request; behind anything else it is the
-// root, as http.StripPrefix leaves it.
+// ownPath reports whether the path is the one at which the handler is registered, and not one below it. A
+// mux sets the request's pattern. Otherwise the path is the root, as http.StripPrefix leaves it.
 func ownPath(r *http.Request) bool {
 	if r.URL.Path == "" || r.URL.Path == "/" {
 		return true
@@ -97,16 +96,15 @@ func ownPath(r *http.Request) bool {
 	return false
 }
 
-// fromHere reports whether the request comes from this machine. A handler around this one
-// may have taken the remote address from a header; the address that was connected to is
-// that of the connection.
+// fromHere reports whether the request comes from this machine. An outer handler may have taken the
+// remote address from a header, so the connection's local address must be loopback too.
 func fromHere(r *http.Request) bool {
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return overUnixSocket(r) || isLoopback(hostOf(r.RemoteAddr)) && (!known || isLoopback(hostOf(local.String())))
 }
 
-// overUnixSocket reports whether the request came over a unix socket, whose peers are on
-// this machine and whose Host header means nothing.
+// overUnixSocket reports whether the request came over a unix socket. Its clients are on this
+// machine, and their Host header means nothing.
 func overUnixSocket(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && local.Network() == "unix"

@@ -12,8 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// Only reading requests of this machine, at the handler's own path and of its own page, are
-// answered.
+// The handler answers only GET and HEAD from this machine, at its own path, and not from another site's page.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := func(header ...string) func(*http.Request) {
@@ -141,7 +140,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// Behind a mux the handler answers the path at which it is registered, and none below it.
+// Behind a mux the handler answers the path at which it is registered, and no path below it.
 func TestMounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -163,13 +162,12 @@ func TestMounted(t *testing.T) {
 	})
 }
 
-// contextWithLocal is a request's context, as a server makes it whose listener has an
-// address.
+// contextWithLocal returns a request's context as a server makes it, with the address of its listener.
 func contextWithLocal(r *http.Request, local net.Addr) context.Context {
 	return context.WithValue(r.Context(), http.LocalAddrContextKey, local)
 }
 
-// Guard refuses what the page refuses, at every path, and passes the rest on.
+// Guard refuses the same requests as the page, at every path, and passes the others on.
 func TestGuard(t *testing.T) {
 	passed := 0
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed++ })

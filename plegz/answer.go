@@ -27,8 +27,8 @@ type head struct {
 	GoneThrough    uint64          `json:"goneThrough"`
 }
 
-// answer has everything, or what has changed since a position. It shares what it refers to
-// with other answers, and nobody modifies it.
+// answer has everything, or only what has changed since a position. Answers share their pods,
+// events and samples, so nobody modifies those.
 type answer struct {
 	head
 	pods      [][]byte // each a pod as JSON
@@ -37,8 +37,8 @@ type answer struct {
 	condition condition
 }
 
-// answer returns what has changed since a position, everything if the position is empty, not
-// known, of another history, or too long ago for this one. news is closed at the next change.
+// answer returns what has changed since a position. It returns everything if the position is empty,
+// unknown, of another history, or too old. news is closed at the next change.
 func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,9 +63,8 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the change that a position stands for. An old position is
-// not resumed if something has ended since and is forgotten by now: the client would not hear
-// of that end.
+// resumeLocked returns the number of the change that a position stands for. It refuses a position if
+// something has gone since and is forgotten by now: the client would never learn that it is gone.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
@@ -75,8 +74,8 @@ func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	return number, true
 }
 
-// writeJSON writes the answer as JSON. Its parts are JSON already, so a client costs no copy of
-// them. An error stays in w until it is flushed.
+// writeJSON writes the answer as JSON. The parts are encoded already, so a client costs no copy of
+// them. w keeps an error until it is flushed.
 func (a *answer) writeJSON(w *bufio.Writer) {
 	head := encoded(a.head)
 	_, _ = w.Write(head[:len(head)-1])

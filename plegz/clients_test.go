@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Two hundred clients are answered or refused, and nobody waits for them.
+// Two hundred clients are answered or refused, and none waits for another.
 func TestManyClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -42,7 +42,7 @@ func TestManyClients(t *testing.T) {
 		if got := n.subscribers(); got != 1 {
 			t.Errorf("%d subscriptions", got)
 		}
-		// A page that is refused asks why like this.
+		// A page whose stream is refused asks why with HEAD.
 		head := func() int {
 			r, w := request("/?format=stream"), httptest.NewRecorder()
 			r.Method = http.MethodHead
@@ -88,7 +88,7 @@ func TestSlowClient(t *testing.T) {
 			}
 			other.end()
 			n.pass(2 * time.Second)
-			// What is left in the pipe is what the server had written when it gave up.
+			// The pipe may still have what the server wrote before it gave up.
 			if _, err := io.Copy(io.Discard, client); err != nil {
 				t.Errorf("%s: the connection is not closed: %v", format, err)
 			}
@@ -97,8 +97,8 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// Clients that send a request slowly, or a body that is never complete, are refused, and
-// hold nothing that another would need.
+// Clients that send a request slowly, or never complete its body, are refused. They hold nothing
+// that other clients need.
 func TestSlowRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		request string
@@ -126,7 +126,7 @@ func TestSlowRequests(t *testing.T) {
 				n := newNode(t)
 				l, stop := n.serve()
 				var clients []net.Conn
-				for range map[bool]int{false: 100, true: 10}[tt.code == 200] { // 100 are not answered at once
+				for range map[bool]int{false: 100, true: 10}[tt.code == 200] { // 100 would not all be answered
 					clients = append(clients, ask(t, l, tt.request))
 				}
 				if tt.code == 0 {
@@ -157,8 +157,7 @@ func TestSlowRequests(t *testing.T) {
 	}
 }
 
-// A client that takes an answer slowly is disconnected after a minute, although it always
-// takes some of it.
+// A client that takes an answer slowly is disconnected after a minute, although it never stops reading.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -172,7 +171,7 @@ func TestSlowReader(t *testing.T) {
 			if err != nil {
 				break
 			}
-			time.Sleep(9 * time.Second) // of the bubble
+			time.Sleep(9 * time.Second) // the bubble's time
 		}
 		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
 			t.Errorf("disconnected after %v and %d bytes", took, taken)
@@ -181,7 +180,7 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// Clients that read nothing cost little memory: what they are sent is there once for all.
+// Clients that read nothing cost little memory, because they share what they are sent.
 func TestClientMemory(t *testing.T) {
 	for _, format := range []string{"stream", "json", "text", "html"} {
 		t.Run(format, func(t *testing.T) {
@@ -195,7 +194,7 @@ func TestClientMemory(t *testing.T) {
 				answered := 0
 				for range 200 {
 					c := ask(t, l, "GET /?format="+format+" HTTP/1.1\nHost: localhost\n\n")
-					// Who has read the headers and a little more is being sent the rest.
+					// A client that gets the headers and a little more is being sent the rest.
 					beginning := make([]byte, 1000)
 					_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 					if _, err := io.ReadFull(c, beginning); err == nil && bytes.Contains(beginning, []byte(" 200 OK")) {

@@ -10,13 +10,13 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxText is how many bytes of a text are shown. A name in Kubernetes has 253 at most.
+// maxText is the longest text that is shown, in bytes. A name in Kubernetes has 253 at most.
 const maxText = 1024
 
-// clip cuts a text that is too long to be shown.
+// clip cuts a text that is longer than maxText.
 func clip(s string) string { return clipTo(s, maxText) }
 
-// clipTo cuts a text to at most this many bytes, and says so.
+// clipTo cuts a text to this many bytes, and marks the cut with an ellipsis.
 func clipTo(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -28,11 +28,10 @@ func clipTo(s string, most int) string {
 	return s[:end] + "…"
 }
 
-// maxList is how many elements of a list are shown that may be long.
+// maxList is how many elements of a long list are shown.
 const maxList = 50
 
-// clipMap cuts what is too long to be shown of labels or annotations. Those shown are the
-// first by key.
+// clipMap returns the first maxList labels or annotations by key, with long texts cut.
 func clipMap(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
@@ -45,7 +44,7 @@ func clipMap(m map[string]string) map[string]string {
 	return shown
 }
 
-// clipList cuts what is too long to be shown.
+// clipList returns the first maxList texts, with long texts cut.
 func clipList(list []string) []string {
 	shown := make([]string, 0, min(len(list), maxList))
 	for _, s := range list[:min(len(list), maxList)] {
@@ -54,7 +53,7 @@ func clipList(list []string) []string {
 	return shown
 }
 
-// clipReport returns a report whose texts are short enough to be shown.
+// clipReport returns the report with long texts cut.
 func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	r.Reason, r.RelistError, r.Runtime = clip(r.Reason), clip(r.RelistError), clip(r.Runtime)
 	r.Stream.Error, r.ExitStream.Error = clip(r.Stream.Error), clip(r.ExitStream.Error)
@@ -86,8 +85,8 @@ func clipPods(pods []pleg.FailingPod) []pleg.FailingPod {
 	return pods
 }
 
-// clipLists returns a clipped report whose lists are short enough to be sent every second. The
-// pods say themselves whether they hang or fail.
+// clipLists cuts the lists of a clipped report to maxList, because it is sent every second. Each
+// pod carries its own failure.
 func clipLists(r pleg.HealthReport) pleg.HealthReport {
 	r.FailingPods = firstPods(r.FailingPods)
 	if r.StuckRelist != nil {

@@ -40,15 +40,16 @@ type condition struct {
 	report  pleg.HealthReport
 	encoded []byte // the report as JSON
 	found   *report
-	// away is since when the runtime has answered nothing, or no list has succeeded; zero if neither is so.
+	// away is when the runtime stopped answering, or when the last successful list began; zero if
+	// neither applies.
 	away time.Time
 }
 
-// slowCall is how long a list may be unanswered before it counts as stuck here.
+// slowCall is how long a list may be unanswered before it is reported as stuck.
 const slowCall = 10 * time.Second
 
-// newCondition returns the health in words, of a report that was made at a time, and finds its calls and pods
-// among the pods.
+// newCondition puts a report into words, as of now. It looks up the report's calls and failing pods
+// in pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	notes := troubles(&r, now)
@@ -170,7 +171,7 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 		list, forLong(since, attempt, now), effect)
 }
 
-// exitTroubles returns a sentence about exits that the runtime does not show.
+// exitTroubles returns a sentence about the unconfirmed exits, if there are any.
 func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if exits := r.UnconfirmedExits; len(exits) > 0 {
@@ -183,8 +184,8 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	return all
 }
 
-// forLong is since when something fails, for how long, and for how long the attempt under way has run if it is
-// not the first.
+// forLong says since when something fails, and for how long. For a later attempt it adds how long
+// that attempt has run.
 func forLong(since, attempt, now time.Time) string {
 	text := clockTime(since) + " (for " + roughly(now.Sub(since))
 	if attempt.Sub(since) >= time.Second {

@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The call that is stuck is named, since when and for which pod; so is a failure, and a list.
+// The sentence names the stuck call, its time and its pod; also a failed inspection and a stuck list.
 func TestSentence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -108,8 +108,8 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
-// An exit that the runtime does not confirm is said, the oldest first, and is behind what is worse. The
-// container shows exited and unconfirmed until the runtime's status does.
+// The oldest unconfirmed exit is reported, after worse troubles. The container shows exited and
+// unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -160,7 +160,7 @@ func TestUnconfirmedExits(t *testing.T) {
 	})
 }
 
-// A container that is removed before the runtime has confirmed its exit is not unconfirmed any more.
+// A container that is removed before the runtime has confirmed its exit is no longer unconfirmed.
 func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -180,7 +180,7 @@ func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	})
 }
 
-// A stream of exits that is broken is said to be.
+// The sentence reports a broken exit stream.
 func TestBrokenExitStreamInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -196,7 +196,7 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 	})
 }
 
-// However many calls hang, what is said of the health is short; each pod says it of itself.
+// However many calls are stuck, the health in an answer is short; each pod has its own state.
 func TestManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()
@@ -228,7 +228,7 @@ func TestManyStuckPods(t *testing.T) {
 		}
 		now, stuck := n.state(), 0
 		if r := now.Health.StuckRelist; r == nil || len(r.Suspects) != 50 {
-			t.Errorf("the list that hangs: %+v", r)
+			t.Errorf("the stuck list: %+v", r)
 		}
 		for _, p := range now.Pods {
 			if p.State == "stuck" {
@@ -242,7 +242,7 @@ func TestManyStuckPods(t *testing.T) {
 	})
 }
 
-// The sentence counts the pods that fail; what else is wrong is in the notes, and in the text. The text
+// The sentence counts the failing pods; the notes and the text have the other troubles. The text
 // also has the backlog of the subscribers.
 func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// reporter is a runtime that says itself which calls are in flight.
+// reporter is a runtime that reports its calls in flight.
 type reporter struct {
 	*plegtest.Runtime
 	calls []pleg.RuntimeCall
@@ -284,7 +284,7 @@ type reporter struct {
 
 func (r *reporter) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.calls, time.Now() }
 
-// A hang is told of with the call that the runtime names, and without one where it names none.
+// A stuck inspection is named by the call that the runtime reports for the pod, if there is one.
 func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
 		"container a (x) of pod shop/a": {

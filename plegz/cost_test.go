@@ -18,13 +18,13 @@ import (
 
 func heapInUse() int {
 	runtime.GC()
-	runtime.GC() // what the first moved to be dropped from the pools
+	runtime.GC() // the second run empties the pools too
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc) //nolint:gosec // a heap is not that large
 }
 
-// A flood of requests has each document made once between two changes.
+// In a flood of requests, each document is made once between two changes.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -35,7 +35,7 @@ func TestFlood(t *testing.T) {
 			n.pass(400 * time.Millisecond)
 			made := n.get("/?format=" + format).Body.String()
 			for range 200 {
-				time.Sleep(time.Millisecond) // of the bubble
+				time.Sleep(time.Millisecond) // the bubble's time
 				if n.get("/?format="+format).Body.String() != made {
 					t.Fatalf("%s is made anew although nothing has changed", format)
 				}
@@ -55,8 +55,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A handler that nobody asks for costs the generator nothing, nor does one whose clients
-// have gone for long.
+// A handler without requests costs the generator nothing. Nor does a handler whose last client left
+// long ago.
 func TestUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -90,9 +90,8 @@ func TestUnasked(t *testing.T) {
 	})
 }
 
-// A viewer of a node of a thousand pods, of which 50 change a second, costs the agent a few
-// times what the changes cost it themselves, measured by what is allocated.
-// BenchmarkViewer has the CPU time.
+// A viewer of 1,000 pods, with 50 changes a second, costs the agent a few times what the changes
+// themselves cost, in allocated bytes. BenchmarkViewer measures the CPU time.
 func TestViewerCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -64,14 +64,14 @@
 // The handler only reads. It answers GET and HEAD on the path at which it is registered, and refuses
 // other requests:
 //
-//   - 403 for a request of another machine, unless WithRemoteAccess is set, and for a request from a
+//   - 403 for a request from another machine, unless WithRemoteAccess is set, and for a request from a
 //     page of another site. The remote address and the Host header must be loopback, or the listener
 //     a unix socket. A proxy on this machine counts as this machine;
 //   - 404 for another path, 405 for another method, 413 for a request with a body, and 414 for a
 //     query of more than 512 bytes;
 //   - 503 if 64 streams are open, or 64 other answers are in progress.
 //
-// In a test, httptest.NewServer sends requests of this machine. So does httptest.NewRequest with the
+// In a test, httptest.NewServer sends requests from this machine. So does httptest.NewRequest with the
 // URL "http://localhost/" and the RemoteAddr "127.0.0.1:1".
 //
 // The page does not have labels and annotations unless WithLabels is set, and never has the

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// documents are the answers as text and as JSON. Each is made once for all who ask before
-// something changes, so that neither work nor memory grows with the number of requests.
+// documents are the answers as text and as JSON. Each is made once for all requests between two
+// changes, so neither work nor memory grows with the number of requests.
 type documents struct {
-	mu sync.Mutex // held while one is made
+	mu sync.Mutex // held while a document is made
 	// Guarded by mu.
 	made map[format]document
 }
@@ -61,7 +61,7 @@ func (a *answer) indentedJSON() []byte {
 	w := bufio.NewWriter(&compact)
 	a.writeJSON(w)
 	_ = w.Flush()                                         // a buffer takes everything
-	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it is what was encoded
+	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it was encoded above
 	indented.WriteByte('\n')
 	return indented.Bytes()
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// shownTime returns a time that JSON can express; zero, which is not shown, for others. It is
-// in UTC, because a zone can be one that JSON has no way to write.
+// shownTime returns the time in UTC, because JSON cannot express every zone. It returns zero, which
+// is not shown, for a year that JSON cannot express.
 func shownTime(t time.Time) time.Time {
 	t = t.UTC()
 	if y := t.Year(); y < 1 || y > 9999 {
@@ -17,9 +17,8 @@ func shownTime(t time.Time) time.Time {
 	return t
 }
 
-// encoded returns v as JSON, in which what a terminal could obey is escaped. The types here
-// have nothing that cannot be encoded but such times, which shownTime keeps out, and a number
-// that is none, which a total keeps out.
+// encoded returns v as JSON, and escapes what a terminal could obey. Marshalling cannot fail:
+// shownTime keeps out times, and meanSince numbers, that JSON cannot express.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

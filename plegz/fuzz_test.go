@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// FuzzRequest sends what somebody has typed: whatever it is, it is answered or refused, in
-// few bytes, and nobody is answered who may not be.
+// FuzzRequest sends arbitrary requests. Each is answered or refused in few bytes, and only
+// permitted requests are answered.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		"GET / HTTP/1.1\r\nHost: localhost:9100\r\n\r\n",

@@ -43,7 +43,7 @@ func (l *podList) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus,
 	return s, nil
 }
 
-// largePod returns a pod of running containers; those of another generation have other IDs.
+// largePod returns a pod of running containers. Each generation has other container IDs.
 func largePod(uid types.UID, containers, generation int) *pleg.Pod {
 	p := plegtest.NewPod(uid)
 	for i := range containers {
@@ -54,8 +54,7 @@ func largePod(uid types.UID, containers, generation int) *pleg.Pod {
 	return p
 }
 
-// largeChanges are what can happen on a node of large pods. Each sets the node up, and
-// returns the change.
+// largeChanges are changes on a node of large pods. Each function sets the node up, and returns the change.
 var largeChanges = map[string]func(l *podList, containers int) (change func()){
 	"a container ends": func(l *podList, containers int) func() {
 		l.set(largePod("a", containers, 0))
@@ -77,13 +76,13 @@ var largeChanges = map[string]func(l *podList, containers int) (change func()){
 		a, b := largePod("a", containers, 1), largePod("b", containers, 1)
 		return func() {
 			l.set(a, largePod("b", containers, 0))
-			time.Sleep(5 * time.Second) // of the bubble
+			time.Sleep(5 * time.Second) // the bubble's time
 			l.set(a, b)
 		}
 	},
 }
 
-// changeCPU is the CPU time that a change of pods of so many containers takes, with a viewer.
+// changeCPU is the CPU time of a change to pods of so many containers, with a viewer.
 func changeCPU(t *testing.T, containers int, setUp func(l *podList, containers int) func()) time.Duration {
 	var used time.Duration
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +110,7 @@ func TestCostGrowsWithThePod(t *testing.T) {
 	for name, setUp := range largeChanges {
 		t.Run(name, func(t *testing.T) {
 			small, large := time.Hour, time.Hour
-			for range 3 { // the least of three, as nothing but a disturbance makes one dearer
+			for range 3 { // the least of three, because disturbances only add time
 				small = min(small, changeCPU(t, few, setUp))
 				large = min(large, changeCPU(t, few*times, setUp))
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxStreams and maxAnswers bound what clients can ask for at once.
+	// maxStreams and maxAnswers bound the requests in progress.
 	maxStreams = 64
 	maxAnswers = 64
 )
@@ -31,7 +31,7 @@ func Handler(generator *pleg.GenericPLEG, opts ...Option) http.Handler {
 
 type handler struct {
 	*recorder
-	// streams and answers have an element for each that is under way.
+	// streams and answers have one element for each request in progress.
 	streams, answers chan struct{}
 }
 
@@ -56,14 +56,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", page.policy)
 	header.Set("Vary", "Accept")
-	// The server takes the limit away when the request ends.
+	// The server resets the deadline when the request ends.
 	limit(w, after(writeTimeout))
 	if why, code := h.refusal(r); why != "" {
 		if code == http.StatusMethodNotAllowed {
 			header.Set("Allow", "GET, HEAD")
 		}
 		if r.ContentLength != 0 {
-			// Or the server would wait for the body before it sends the answer.
+			// Otherwise the server would wait for the body before it sends the answer.
 			_ = http.NewResponseController(w).SetReadDeadline(aLongTimeAgo)
 		}
 		http.Error(w, "plegz: "+why, code)

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 		n.pass(1007 * time.Millisecond) // so that no inspection is due with a sample
 		do := func(action func()) {
 			action()
-			n.pass(10 * time.Millisecond) // so that the order is that of the actions
+			n.pass(10 * time.Millisecond) // so that the events keep the order of the actions
 		}
 		do(func() { n.ExitContainer(cart, "cart", 137, "OOMKilled") })
 		do(func() { n.ExitContainer(report, "fetch", 0, "Completed") })
@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// The format comes from the query, else from what the client accepts, else it is text.
+// The format comes from the query, else from the Accept header, else it is text.
 func TestFormat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -120,7 +120,7 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// Without a generator there is nothing to show.
+// Handler and Healthz panic without a generator.
 func TestHandlerPanics(t *testing.T) {
 	for _, f := range []func(){func() { plegz.Handler(nil) }, func() { plegz.Healthz(nil) }} {
 		func() {

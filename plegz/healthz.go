@@ -35,7 +35,7 @@ func Healthz(generator *pleg.GenericPLEG) http.Handler {
 		}
 		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
 		var body bytes.Buffer
-		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: it is what was encoded
+		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: it was just encoded
 		header.Set("Content-Type", "application/json")
 		if !c.report.Healthy {
 			w.WriteHeader(http.StatusServiceUnavailable)

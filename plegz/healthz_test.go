@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The status says whether the generator is healthy, and the body is the report; whoever asks, and
-// under whatever name.
+// Healthz answers every client and every host name. The status code has the health, and the body is
+// the report.
 func TestHealthz(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -54,7 +54,7 @@ func TestHealthz(t *testing.T) {
 	})
 }
 
-// The answer begins with the sentence of the page, and names what crictl and ps need to find a call that is stuck.
+// The answer begins with the sentence of the page, and has what crictl and ps need to find a stuck call.
 func TestHealthzFindsWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()

@@ -31,7 +31,7 @@ type node struct {
 	cache *pleg.PodCache
 }
 
-// newNode starts a generator until the test ends.
+// newNode starts a generator that runs until the test ends.
 func newNode(t *testing.T, opts ...plegz.Option) *node {
 	t.Helper()
 	runtime := plegtest.NewRuntime()
@@ -41,8 +41,8 @@ func newNode(t *testing.T, opts ...plegz.Option) *node {
 	return n
 }
 
-// newIdleNode makes a generator for a runtime that passes calls on to a fake one, and does not
-// start it.
+// newIdleNode makes a generator for runtime, which passes calls on to fake. It does not start the
+// generator.
 func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opts ...plegz.Option) *node {
 	t.Helper()
 	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
@@ -55,13 +55,13 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 	return n
 }
 
-// pass lets time pass, and everything that is due then.
+// pass lets time pass, and waits for everything that is due by then.
 func (n *node) pass(d time.Duration) {
-	time.Sleep(d) // of the bubble
+	time.Sleep(d) // the bubble's time
 	synctest.Wait()
 }
 
-// setPod has the runtime list a pod of a namespace and name, which are its UID too.
+// setPod makes the runtime list a pod with the UID namespace/name.
 func (n *node) setPod(namespace, name string, containers ...*pleg.Container) types.UID {
 	p := plegtest.NewPod(types.UID(namespace+"/"+name), containers...)
 	p.Namespace, p.Name = namespace, name
@@ -69,7 +69,7 @@ func (n *node) setPod(namespace, name string, containers ...*pleg.Container) typ
 	return p.ID
 }
 
-// setPods has the runtime list running pods.
+// setPods makes the runtime list running pods.
 func (n *node) setPods(count int) {
 	for i := range count {
 		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))
@@ -77,7 +77,7 @@ func (n *node) setPods(count int) {
 	n.pass(2 * time.Second)
 }
 
-// request returns a request of this machine.
+// request returns a request from this machine.
 func request(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:50000", "localhost:9100"
@@ -91,7 +91,7 @@ func (n *node) get(target string) *httptest.ResponseRecorder {
 	return w
 }
 
-// state is what the tests read of the JSON.
+// state is the part of the JSON that the tests read.
 type state struct {
 	Time                      time.Time
 	Level, Sentence, Position string

@@ -12,38 +12,37 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// history is what the page knows of the node, present and past. Everything in it has the
-// number of its last change, so that it can tell what is new since a number. It knows no
-// clock and no goroutine.
+// history is what the page knows of the node, present and past. Everything in it has the number of
+// its last change, so that since can return what is new. It has no clock and no goroutine.
 type history struct {
-	entries int  // how many gone containers and pods are remembered, and how many events
-	labels  bool // labels are shown
+	entries int  // the most events, and the most gone containers and pods, that are remembered
+	labels  bool // true if labels are shown
 
 	began       time.Time
 	number      uint64 // of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
-	goneThrough uint64     // departed ones with at most this number are forgotten
+	goneThrough uint64     // everything gone with at most this number is forgotten
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
 	conditionAt uint64 // number of its last change
 	witnesses   []exitWitness
 
-	observations uint64 // how many there were
+	observations uint64 // how often observe was called
 }
 
 // maxSamples is the number of samples in ten minutes.
 const maxSamples = 600
 
-// record is what is known of one pod.
+// record has what the history knows of one pod.
 type record struct {
 	observed  observed
-	lives     map[string]*life // of its containers and sandboxes by ID, those that are gone included
+	lives     map[string]*life // its containers and sandboxes by ID, including those that are gone
 	ended     map[string]time.Time
-	stale     bool   // encoded lacks a change
-	forgot    bool   // encoded has lives that are forgotten
-	listedIn  uint64 // the last observation that had it
+	stale     bool   // true if encoded lacks a change
+	forgot    bool   // true if encoded has lives that are forgotten
+	listedIn  uint64 // the last observation that listed the pod
 	removedAt time.Time
 	gone      uint64
 
@@ -52,7 +51,7 @@ type record struct {
 	encoded         []byte // the pod as JSON
 }
 
-// departed is a container, a sandbox or, without an ID, a pod that is gone.
+// departed is a container or sandbox that is gone, or a pod if id is empty.
 type departed struct {
 	number uint64
 	uid    types.UID
@@ -69,7 +68,7 @@ func (h *history) next() uint64 {
 	return h.number
 }
 
-// record returns what is known of a pod, nothing if it is new.
+// record returns the record of a pod, and makes an empty one for a new pod.
 func (h *history) record(uid types.UID) *record {
 	r := h.pods[uid]
 	if r == nil {
@@ -79,8 +78,8 @@ func (h *history) record(uid types.UID) *record {
 	return r
 }
 
-// note takes in an event that was read at a time. What an initial event tells is present
-// and is seen without it.
+// note adds an event that was read at now. It skips initial events, because observe shows the
+// present state.
 func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 	if e.Initial {
 		return
@@ -109,8 +108,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 	}
 }
 
-// depart notes that a container or sandbox is gone. Who hears of it twice may know more
-// the second time.
+// depart records that a container or sandbox is gone. A second call for it may add its exit code.
 func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	delete(r.ended, l.ID)
 	r.stale = true
@@ -127,8 +125,8 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	h.remember(departed{l.Gone, uid, l.ID})
 }
 
-// shown returns the lives in the order in which they are shown: those that are present as they
-// are listed, then those that are gone, the newest first.
+// shown returns the lives in the order in which they are shown: the present ones as listed, then
+// those that are gone, newest first.
 func (r *record) shown() []*life {
 	return slices.SortedFunc(maps.Values(r.lives), func(a, b *life) int {
 		if a.Gone == 0 || b.Gone == 0 {
@@ -138,7 +136,7 @@ func (r *record) shown() []*life {
 	})
 }
 
-// remember adds what is gone, and forgets the oldest that are too many.
+// remember adds what is gone, and forgets the oldest beyond the limit.
 func (h *history) remember(d departed) {
 	h.gone = append(h.gone, d)
 	for len(h.gone) > h.entries {
@@ -151,7 +149,7 @@ func (h *history) remember(d departed) {
 		case oldest.id == "" && r.gone == oldest.number:
 			delete(h.pods, oldest.uid)
 		case oldest.id != "":
-			// The clients forget it by goneThrough; it is no change.
+			// Clients forget it by goneThrough, so this is no change.
 			if l := r.lives[oldest.id]; l != nil && l.Gone == oldest.number {
 				delete(r.lives, oldest.id)
 				r.forgot = true
@@ -160,7 +158,7 @@ func (h *history) remember(d departed) {
 	}
 }
 
-// observe takes in the pods as they are now. Those that are not listed any more are gone.
+// observe takes in the pods as they are now. Pods that are no longer listed are gone.
 func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++
@@ -178,7 +176,7 @@ func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodS
 		r.observed, r.gone, r.removedAt, r.stale = o, 0, time.Time{}, true
 		h.update(p.ID, r, now)
 	}
-	var unlisted []types.UID // that are still to be shown as gone
+	var unlisted []types.UID // and not yet shown as gone
 	for uid, r := range h.pods {
 		if r.listedIn != h.observations && (r.gone == 0 || r.stale) {
 			unlisted = append(unlisted, uid)
@@ -192,7 +190,7 @@ func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodS
 	}
 }
 
-// leave takes in that a pod is not listed any more.
+// leave records that a pod is no longer listed.
 func (h *history) leave(uid types.UID, r *record, now time.Time) {
 	r.observed.failing, r.observed.err, r.stale = pleg.FailingPod{}, "", true
 	if r.gone == 0 {
@@ -207,10 +205,10 @@ func (h *history) leave(uid types.UID, r *record, now time.Time) {
 	h.show(r)
 }
 
-// update compares the lives of a listed pod with those that were shown.
+// update compares the lives of a listed pod with those in its record.
 func (h *history) update(uid types.UID, r *record, now time.Time) {
 	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
-		// Its event waits for the inspection, and that may hang.
+		// Its event waits for the inspection, which may be stuck.
 		id := clip(c.ID.ID)
 		if l := r.lives[id]; l != nil && c.State == pleg.ContainerStateExited &&
 			l.State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
@@ -228,7 +226,7 @@ func (h *history) update(uid types.UID, r *record, now time.Time) {
 	h.show(r)
 }
 
-// show makes the JSON of a pod, and numbers it if it has changed.
+// show encodes a pod, and numbers the change if the JSON differs.
 func (h *history) show(r *record) {
 	r.stale = false
 	before := r.encoded
@@ -266,8 +264,8 @@ func (h *history) sample(s *sample) {
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
-// since returns what has changed after a number: the pods by namespace and name, those that are
-// gone after the others, the events and the samples oldest first. What it returns is not modified later.
+// since returns what has changed after a number: the pods by namespace and name, gone pods last;
+// the events and the samples oldest first. The result is not modified later.
 func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
@@ -280,7 +278,7 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 			cmp.Compare(a.name, b.name), cmp.Compare(b.gone, a.gone), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
-		// A change that is not shown yet is left to show, which numbers it.
+		// If the record is stale, show will encode it and number the change.
 		if r.forgot && !r.stale {
 			h.encode(r)
 		}

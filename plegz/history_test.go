@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// History is bounded, whatever happens, and what is forgotten is said.
+// History is bounded, and goneThrough reports what is forgotten.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, plegz.WithHistory(20))
@@ -49,7 +49,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// What is created shows although it has no event, and a death whose inspection is stuck too.
+// A new container shows although it has no event; so does a death while its inspection is stuck.
 func TestShowsWhatHasNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -90,13 +90,12 @@ func TestPodComesBack(t *testing.T) {
 	})
 }
 
-// The pods that are there come before those that are gone; of these, of one name, the one that went
-// last comes first.
+// Present pods come before gone ones. Among gone pods of one name, the last to go comes first.
 func TestPresentPodsComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.get("/")
-		for _, uid := range []types.UID{"c", "a", "b"} { // a static pod is another after each change of its manifest
+		for _, uid := range []types.UID{"c", "a", "b"} { // a static pod gets a new UID with each change of its manifest
 			p := plegtest.NewPod(uid, plegtest.Running("etcd-"+string(uid)))
 			p.Namespace, p.Name = "kube-system", "etcd"
 			n.SetPod(p)
@@ -118,14 +117,14 @@ func TestPresentPodsComeFirst(t *testing.T) {
 	})
 }
 
-// What is listed tells of an end before its event does, where the event waits. It is not told
-// twice then, and what the event knows more is added.
+// A list may show an end before its event is read. The event then does not report the end again,
+// but adds what only the event has.
 func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
 		slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
-			if gathered++; gathered == 2 { // for the first sample: no event is read meanwhile
+			if gathered++; gathered == 2 { // at the first sample; no event is read until goOn
 				close(gathering)
 				<-goOn
 			}
@@ -164,7 +163,7 @@ func TestEventAfterWhatItTells(t *testing.T) {
 			c1, s1, p1 := gone(before.Pods[i])
 			c2, s2, p2 := gone(after.Pods[i])
 			if c1 != c2 || s1 != s2 || p1 != p2 {
-				t.Errorf("told twice: %+v, then %+v", before.Pods[i], after.Pods[i])
+				t.Errorf("reported twice: %+v, then %+v", before.Pods[i], after.Pods[i])
 			}
 		}
 		if one := after.Pods[0].Containers[1]; one.ExitCode == nil || *one.ExitCode != 7 {
@@ -173,7 +172,7 @@ func TestEventAfterWhatItTells(t *testing.T) {
 	})
 }
 
-// A pod's state in a word, from its containers and its sandbox.
+// A pod's state follows from its containers and its sandbox.
 func TestPodStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -212,11 +211,11 @@ func TestPodStates(t *testing.T) {
 	})
 }
 
-// A pod has the time at which it was made and its addresses, of which the first are shown.
+// A pod has its creation time and the first of its addresses.
 func TestPodDetail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
 		made := time.Date(1999, 12, 31, 23, 59, 59, 5, time.UTC)
 		p := plegtest.NewPod("a", plegtest.Running("a"))
 		p.CreatedAt = uint64(made.UnixNano()) //nolint:gosec // after 1970

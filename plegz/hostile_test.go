@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// hostileNames are names that a browser, a terminal or a reader could obey.
+// hostileNames could act on a browser, a terminal or a reader.
 var hostileNames = map[string]string{
 	"script":           "<script>alert(1)</script>",
 	"attribute":        `" onmouseover="alert(1)`,
@@ -41,8 +41,8 @@ var hostileNames = map[string]string{
 	"empty":            "",
 }
 
-// Names, reasons, messages and errors are data: what they contain is neither HTML nor obeyed
-// by a terminal, ends no message of the stream, and is cut where it is long.
+// Names, reasons, messages and errors are data. They become neither HTML nor terminal commands, end
+// no message of the stream, and are cut if long.
 func TestHostileNames(t *testing.T) {
 	for kind, hostile := range hostileNames {
 		t.Run(kind, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// check looks at what the handler says of a pod whose names are hostile.
+// check checks the answers about a pod with hostile names.
 func check(t *testing.T, n *node, when string) {
 	t.Helper()
 	s := n.open("/?format=stream", "")
@@ -118,7 +118,7 @@ func check(t *testing.T, n *node, when string) {
 	}
 }
 
-// checkRows finds rows that names have made.
+// checkRows fails if a name has made a line of its own.
 func checkRows(t *testing.T, text []byte) {
 	t.Helper()
 	for _, line := range bytes.Split(text, []byte("\n")) {
@@ -128,7 +128,7 @@ func checkRows(t *testing.T, text []byte) {
 	}
 }
 
-// The columns of the text are as wide as the widest name, so that is cut.
+// The widest name sets the width of a column, so long names are cut.
 func TestLongNamesInText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -143,8 +143,7 @@ func TestLongNamesInText(t *testing.T) {
 	})
 }
 
-// Labels and annotations are shown to who asked for them, and are cut where they are long
-// or many.
+// Labels and annotations are shown only with WithLabels. They are cut if they are long or many.
 func TestLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, opts := range [][]plegz.Option{nil, {plegz.WithLabels()}} {
@@ -182,12 +181,11 @@ func TestLabels(t *testing.T) {
 	})
 }
 
-// A time that JSON cannot express is left out or written in another zone, and nothing else with
-// it.
+// A time that JSON cannot express is left out or converted to UTC. The rest of the answer stays.
 func TestTimesOutOfRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
 		far := time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
 		n.setPod("shop", "web", plegtest.Exited("nginx"))
 		status := &pleg.Status{

@@ -22,12 +22,12 @@ func (n *node) serveBy(server *http.Server) (l *pipeListener, stop func()) {
 	go func() { _ = server.Serve(l) }()
 	return l, func() {
 		_ = server.Close()
-		time.Sleep(time.Second) // of the bubble: the server closes some connections late
+		time.Sleep(time.Second) // the bubble's time: the server closes some connections late
 		synctest.Wait()
 	}
 }
 
-// ask sends the beginning of a request, or all of it.
+// ask sends a request, or its beginning, on a new connection.
 func ask(t *testing.T, l *pipeListener, request string) net.Conn {
 	t.Helper()
 	c := l.dial()
@@ -37,7 +37,7 @@ func ask(t *testing.T, l *pipeListener, request string) net.Conn {
 	return c
 }
 
-// pipeListener is a listener without a network, whose connections have the bubble's time.
+// pipeListener is a listener without a network; its connections use the bubble's time.
 type pipeListener struct {
 	connections chan net.Conn
 	closed      context.Context
@@ -51,7 +51,7 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
-	_ = client.SetDeadline(time.Now().Add(time.Hour)) // of the bubble; a generator never lets it rest
+	_ = client.SetDeadline(time.Now().Add(time.Hour)) // the bubble's time; with a generator, synctest finds no deadlock
 	l.connections <- loopback{server}
 	return client
 }
@@ -68,7 +68,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.close(); return nil }
 func (l *pipeListener) Addr() net.Addr { return loopbackAddress }
 
-// loopback is a connection that says that it comes from this machine.
+// loopback is a connection from this machine.
 type loopback struct{ net.Conn }
 
 var loopbackAddress = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000}

@@ -2,7 +2,7 @@ package plegz
 
 import "strings"
 
-// DefaultHistory is how many events, and containers and pods that are gone, the page remembers.
+// DefaultHistory is how many events the page remembers, and how many containers and pods that are gone.
 const DefaultHistory = 1000
 
 // Option is an option of Handler. A nil Option is ignored.
@@ -13,7 +13,7 @@ type options struct {
 	version string
 	links   []string
 	labels  bool
-	hosts   []string // by which other machines may ask; empty if they may not
+	hosts   []string // Host headers by which other machines may ask; empty if they may not
 	history int
 }
 
@@ -55,16 +55,15 @@ func WithLabels() Option { return func(o *options) { o.labels = true } }
 // viewer visits can then reach the handler by DNS rebinding.
 const AnyHost = "*"
 
-// WithRemoteAccess also answers requests of other machines whose Host header is one of hosts,
-// without a port. Without hosts, which is the default, only requests of this machine are answered.
+// WithRemoteAccess also answers requests from other machines if their Host header, without the port,
+// is one of hosts. Without hosts, which is the default, only requests from this machine are answered.
 // There is no authentication; wrap the handler to add it.
 func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.hosts = hosts }
 }
 
-// WithHistory sets how many events, and containers and pods that are gone, the page remembers. A
-// zero or negative number selects DefaultHistory, the default. A thousand entries take about two
-// megabytes.
+// WithHistory sets how many events the page remembers, and how many containers and pods that are gone. A
+// zero or negative number selects DefaultHistory, the default. A thousand entries take about two megabytes.
 func WithHistory(entries int) Option {
 	return func(o *options) {
 		o.history = DefaultHistory

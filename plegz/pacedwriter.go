@@ -6,17 +6,16 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take for a chunk, answerTimeout for an answer
-	// that is no stream.
+	// A client may take writeTimeout for a chunk, and answerTimeout for an answer other than a stream.
 	writeTimeout  = 10 * time.Second
 	answerTimeout = time.Minute
 	chunk         = 64 << 10
 )
 
-// pacedWriter writes as long as the client takes some of it in time.
+// pacedWriter writes in chunks; the client must take each of them in time.
 type pacedWriter struct {
 	w   http.ResponseWriter
-	end time.Time // of all writing; zero for no end
+	end time.Time // deadline for all writing; zero for none
 }
 
 func (p *pacedWriter) Write(b []byte) (n int, err error) {
@@ -36,13 +35,13 @@ func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// limit sets until when the client has to take what is written; zero for no limit. A writer
-// without deadlines, in a test, has none.
+// limit sets the deadline by which the client must take what is written; zero for none. It does
+// nothing for a writer without deadlines, as in tests.
 func limit(w http.ResponseWriter, until time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(until)
 }
 
-// after is the time after a while.
+// after returns the time at which d will have passed.
 func after(d time.Duration) time.Time {
 	return time.Now().Add(d) //nolint:forbidigo // a connection's time is real
 }

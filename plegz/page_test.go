@@ -11,9 +11,8 @@ import (
 	"testing/synctest"
 )
 
-// The page is one document, whose policy lets run what is in it and nothing else: it has
-// one style and one script, of these hashes, and neither handlers in attributes nor
-// anything that makes code or HTML of data, nor an address of another place.
+// The page is one document with one style and one script, and its policy allows only these two. It has no
+// handlers in attributes, nothing that turns data into code or HTML, and no address of another site.
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

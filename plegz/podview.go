@@ -20,7 +20,7 @@ const (
 	podRemoved   podState = "removed"   // it is no longer listed
 )
 
-// pod is a pod as JSON, which doc.go describes.
+// pod is a pod as JSON; doc.go describes the fields.
 type pod struct {
 	UID            string            `json:"uid"`
 	Namespace      string            `json:"namespace"`
@@ -42,7 +42,7 @@ type pod struct {
 	Annotations    map[string]string `json:"annotations,omitempty"`
 }
 
-// life is that of a container or a sandbox.
+// life is one container or sandbox, from its creation to its removal.
 type life struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name,omitempty"`
@@ -52,7 +52,7 @@ type life struct {
 	FinishedAt time.Time  `json:"finishedAt,omitzero"`
 	RemovedAt  time.Time  `json:"removedAt,omitzero"`
 	ExitCode   *int       `json:"exitCode,omitempty"`
-	// Unconfirmed: only an exit event has told the end; the runtime's own status has not.
+	// Unconfirmed is true if an exit event has reported the end, and the runtime's status has not.
 	Unconfirmed bool   `json:"unconfirmed,omitempty"`
 	Reason      string `json:"reason,omitempty"`
 	Message     string `json:"message,omitempty"`
@@ -61,22 +61,22 @@ type life struct {
 	Gone        uint64 `json:"gone,omitempty"`
 
 	sandbox bool
-	place   int // among those that are listed
+	place   int // position in the list
 }
 
 // stateRemoved is the state of a container that is no longer listed.
 const stateRemoved pleg.State = "removed"
 
-// observed is what a pod is shown by.
+// observed is what the generator knows of a pod.
 type observed struct {
 	listed  *pleg.Pod
 	status  *pleg.PodStatus // nil if there is none yet
-	failing pleg.FailingPod // zero if its inspection neither is stuck nor fails
-	err     string          // of the last inspection
+	failing pleg.FailingPod // zero while its inspection is neither stuck nor failing
+	err     string          // error of the last inspection
 }
 
-// lives returns the lives of the listed containers and sandboxes by ID. ended is when those
-// ended whose statuses do not say.
+// lives returns the lives of the listed containers and sandboxes by ID. ended has the times of ends
+// that the statuses do not have.
 func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	statuses := make(map[string]*pleg.Status)
 	if o.status != nil {
@@ -99,9 +99,8 @@ func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	return lives
 }
 
-// newLife returns the life of a listed container, with its status if there is one. The list
-// knows the state, the status the times. If the status does not say when it ended, ended
-// does.
+// newLife returns the life of a listed container. The state comes from the list, the times from the
+// status, which may be nil. ended is used if the status has no time of the end.
 func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
 	l := life{
 		ID: clip(c.ID.ID), Name: clip(c.Name), State: c.State, Restarts: int(c.Attempt), Image: clip(c.Image),
@@ -131,7 +130,7 @@ func (l *life) add(s *pleg.Status) {
 	}
 }
 
-// view returns a pod as it is shown, but for what only the history knows.
+// view returns a pod as it is shown, except for the fields that only the history knows.
 func (o observed) view(labels bool) pod {
 	p := pod{
 		UID: clip(string(o.listed.ID)), Namespace: clip(o.listed.Namespace), Name: clip(o.listed.Name),
@@ -153,7 +152,7 @@ func (o observed) view(labels bool) pod {
 	return p
 }
 
-// summarize sets what follows from the rest of a pod: its state and its restarts.
+// summarize sets the state and the restarts of a pod from its other fields.
 func (p *pod) summarize() {
 	p.Restarts = 0
 	var crashed, running, ended, present int

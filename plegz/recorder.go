@@ -20,7 +20,7 @@ const (
 	recordFor = 10 * time.Minute
 	// batch is how long changes are collected before they are shown.
 	batch = 200 * time.Millisecond
-	// samplePeriod is the time between two samples, and between two looks at the health.
+	// samplePeriod is the time between two samples, and between two readings of the health.
 	samplePeriod = time.Second
 )
 
@@ -37,7 +37,7 @@ type recorder struct {
 	mu sync.Mutex
 	// Guarded by mu. history is nil while nothing is recorded.
 	history *history
-	epoch   string // names the history; positions of another history mean nothing in it
+	epoch   string // names the history; a position is valid in its own history only
 	asked   time.Time
 	streams int
 	news    chan struct{} // closed at the next change; nil if nobody waits
@@ -49,12 +49,12 @@ func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 		gatherer: prometheus.NewRegistry(), started: shownTime(generator.Clock().Now()),
 	}
 	for _, c := range generator.Collectors() {
-		_ = r.gatherer.Register(c) // what is missing is not drawn
+		_ = r.gatherer.Register(c) // missing metrics are not drawn
 	}
 	return r
 }
 
-// beginLocked begins to record history, unless it is recorded already. It does not wait.
+// beginLocked begins to record history, unless it is recorded already. It does not block.
 func (r *recorder) beginLocked() {
 	now := r.clock.Now()
 	r.asked = now
@@ -62,15 +62,15 @@ func (r *recorder) beginLocked() {
 		return
 	}
 	r.history, r.epoch = newHistory(&r.options, now.UTC()), newEpoch()
-	// What the first answer needs is looked up for it; the recorder has the rest.
+	// The first answer needs the health and the pods at once; record adds the rest.
 	r.describeLocked(r.generator.HealthReport())
 	r.observeLocked()
-	// Subscribed to here, so that a Stop after this request ends the subscription.
+	// Subscribe here, not in the goroutine: a Stop after this request then ends the subscription.
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
 	go r.record(ctx, cancel, r.generator.Subscribe(ctx))
 }
 
-// position returns where the history is, "" while nothing is recorded. It counts as a request.
+// position returns the current position, "" while nothing is recorded. It counts as a request.
 func (r *recorder) position() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,15 +85,14 @@ func (r *recorder) positionLocked() string {
 	return r.epoch + "." + strconv.FormatUint(r.history.number, 10)
 }
 
-// newEpoch returns a name for a history that no other has.
+// newEpoch returns a unique name for a history.
 func newEpoch() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// record records history until nobody has looked for long. It is the recorder's only
-// goroutine.
+// record records history until nobody has asked for recordFor. It is the recorder's only goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
@@ -114,7 +113,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 			}
 			r.note(e)
 			if flush == nil {
-				flush = time.After(batch) //nolint:forbidigo // real time, like whoever looks
+				flush = time.After(batch) //nolint:forbidigo // real time, as the viewers see it
 			}
 		case <-flush:
 			flush = nil
@@ -128,7 +127,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 	}
 }
 
-// end drops the history if it is over.
+// end drops the history if isOver, called with mu held, returns true.
 func (r *recorder) end(isOver func() bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,14 +144,14 @@ func (r *recorder) note(e *pleg.PodLifecycleEvent) {
 	r.history.note(e, r.clock.Now().UTC())
 }
 
-// takeWitnesses has the history take in the witnesses of exits.
+// takeWitnesses sets the witnesses of exits in the history.
 func (r *recorder) takeWitnesses(witnesses []exitWitness) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.witnesses = witnesses
 }
 
-// observe has the history take in the present pods.
+// observe updates the history with the present pods, and wakes the streams.
 func (r *recorder) observe() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,8 +168,8 @@ func (r *recorder) observeLocked() {
 	r.history.observe(r.generator.Pods(), r.cache.Get, failing, r.clock.Now().UTC())
 }
 
-// sample takes a sample of everything that has no events. The metrics are gathered without
-// the lock, because somebody else's collectors may be slow.
+// sample reads what has no events: health, metrics and pods. The metrics are gathered without the
+// lock, because other collectors may be slow.
 func (r *recorder) sample(calls *durations) {
 	report := r.generator.HealthReport()
 	s := newSample(&report, r.clock.Now().UTC())
@@ -196,7 +195,7 @@ func (r *recorder) announceLocked() {
 	}
 }
 
-// stream counts an open stream, until the function that it returns is called.
+// stream counts an open stream until done is called.
 func (r *recorder) stream() (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Nothing is subscribed before the first request, nor ten minutes after the last, nor after
-// Stop; the next request begins anew.
+// The handler does not subscribe before the first request. Its subscription ends ten minutes after
+// the last request, and at Stop; the next request starts a new one.
 func TestRecordsWhileSomebodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// report is the answer of Healthz: the health in words, and the health report, whose calls and pods have what is
-// needed to find them on the node.
+// report is the answer of Healthz: the health in words, and the health report. Its calls and pods
+// have the names that find them on the node.
 type report struct {
 	Condition
 	pleg.HealthReport
@@ -20,7 +20,7 @@ type report struct {
 
 type call struct {
 	pleg.RuntimeCall
-	Namespace string `json:"namespace,omitempty"` // of the pod, as Name
+	Namespace string `json:"namespace,omitempty"` // of the pod, like Name
 	Name      string `json:"name,omitempty"`
 	whereabouts
 }
@@ -35,21 +35,22 @@ type stuckRelist struct {
 	Suspects []failingPod `json:"suspects,omitempty"`
 }
 
-// whereabouts are the names by which crictl knows an object, and those in the command line of its shim.
+// whereabouts are the names by which crictl knows an object. The command line of its shim has one
+// of the IDs.
 type whereabouts struct {
 	Container   string `json:"container,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	SandboxID   string `json:"sandboxID,omitempty"`
 }
 
-// newReport returns a clipped report with what the pods know of its calls and pods.
+// newReport returns the clipped report, and adds what pods know of its calls and failing pods.
 func newReport(c *condition, pods []*pleg.Pod) *report {
 	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p
 	}
-	// waitsFor has the oldest call of each pod that names a container.
+	// waitsFor has each pod's oldest call that names a container, else another call of the pod.
 	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight))
 	for _, open := range r.HealthReport.CallsInFlight {
 		v := call{RuntimeCall: open}
@@ -78,7 +79,8 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 	return r
 }
 
-// find returns what a pod knows of a container or sandbox by its ID. Without one, the sandbox is the pod's newest.
+// find looks up a container or sandbox of a pod by ID. SandboxID is the pod's newest sandbox,
+// unless id is another.
 func find(pod *pleg.Pod, id string) (at whereabouts) {
 	if len(pod.Sandboxes) > 0 {
 		at.SandboxID = clip(pod.Sandboxes[0].ID.ID)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// sample is what the plots are drawn of, in seconds.
+// sample is one point of each plot, in seconds.
 type sample struct {
 	Time          time.Time `json:"time"`
 	RelistAge     *float64  `json:"relistAge,omitempty"`
@@ -23,7 +23,7 @@ type sample struct {
 	encoded []byte // the sample as JSON
 }
 
-// newSample returns what a report says.
+// newSample returns the sample of a report, without the metrics.
 func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	s := &sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
 	if !r.LastRelist.IsZero() {
@@ -36,23 +36,23 @@ func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	return s
 }
 
-// durations reads from metrics how long calls have taken since it was last asked. It is not
-// safe for concurrent use.
+// durations reads from metrics how long calls have taken since its last reading. It is not safe for
+// concurrent use.
 type durations struct {
 	gatherer           prometheus.Gatherer
 	relist, inspection total
 }
 
-// total is the sum of a histogram at the last reading.
+// total is the sum and the count of a histogram at the last reading.
 type total struct {
 	seconds float64
 	count   uint64
 }
 
-// isInspection says which CRI calls an inspection is made of.
+// isInspection has the CRI calls of an inspection.
 var isInspection = map[string]bool{"container_status": true, "podsandbox_status": true}
 
-// exitWitness is what the metrics of package cri say of a witness of exits.
+// exitWitness is what the metrics of package cri report of a witness of exits.
 type exitWitness struct {
 	Witness  string `json:"witness"`
 	Active   bool   `json:"active"`
@@ -60,10 +60,10 @@ type exitWitness struct {
 	Refusals int    `json:"refusals"` // containers that it could not watch
 }
 
-// read sets what the metrics say of a sample, and returns what they say of the witnesses of exits. A gatherer that
-// fails in part has the rest read.
+// read sets what the metrics report in a sample, and returns the witnesses of exits. If a gatherer
+// fails in part, the rest is used.
 func (d *durations) read(s *sample) (witnesses []exitWitness) {
-	families, _ := d.gatherer.Gather() // what is missing is not drawn
+	families, _ := d.gatherer.Gather() // missing metrics are not drawn
 	var relist, inspection total
 	exits, refusals := make(map[string]int), make(map[string]int)
 	for _, f := range families {
@@ -104,7 +104,7 @@ func (d *durations) read(s *sample) (witnesses []exitWitness) {
 	return witnesses[:min(len(witnesses), maxList)]
 }
 
-// witnessOf returns the witness that the labels of a metric name; empty if they name none.
+// witnessOf returns the witness that a metric's labels name; empty if they name none.
 func witnessOf[L interface {
 	GetName() string
 	GetValue() string
@@ -122,8 +122,8 @@ func (t *total) add(seconds float64, count uint64) {
 	t.count += count
 }
 
-// meanSince returns the mean of what was counted since an earlier total, which it replaces;
-// nil if nothing was, or if what somebody has observed is not a number.
+// meanSince returns the mean of the observations since earlier, and sets earlier to t. It returns
+// nil without observations, or if the mean is not finite.
 func (t *total) meanSince(earlier *total) *float64 {
 	before := *earlier
 	*earlier = *t

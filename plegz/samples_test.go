@@ -27,8 +27,8 @@ func newMeasuredNode(t *testing.T, metrics prometheus.Collector) *node {
 	return n
 }
 
-// The samples have how long relists and inspections took since the sample before, whether or not
-// the metrics are registered anywhere.
+// The samples have the durations of relists and inspections since the previous sample, whether or
+// not the metrics are registered.
 func TestDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := prometheus.NewHistogramVec(
@@ -59,7 +59,7 @@ func TestDurations(t *testing.T) {
 	})
 }
 
-// The witnesses of exits are those of package cri's metrics.
+// The witnesses of exits come from package cri's metrics.
 func TestWitnesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// streamBuffer is what a stream collects before it writes.
+// streamBuffer is how many bytes a stream collects before it writes.
 const streamBuffer = 16 << 10
 
-// serveStream sends what is there and then what changes, until the client goes or is too
-// slow. A client that comes back says where it was, and gets what has changed since.
+// serveStream sends the present state and then changes, until the client leaves or is too slow. A
+// client that comes back sends its position, and gets what has changed since.
 func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // for a proxy that would collect what is sent
+	w.Header().Set("X-Accel-Buffering", "no") // so that a proxy does not buffer the stream
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -26,7 +26,7 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 	done := h.stream()
 	defer done()
-	// The server ends the stream with a few bytes more.
+	// The server still writes a few bytes after the stream.
 	defer func() { limit(w, after(writeTimeout)) }()
 	position := r.Header.Get("Last-Event-ID")
 	if position == "" {
@@ -40,8 +40,8 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 		if buffered.Flush() != nil || http.NewResponseController(w).Flush() != nil {
 			return
 		}
-		limit(w, time.Time{}) // while there is nothing to write
-		a = answer{}          // what it refers to may be forgotten meanwhile
+		limit(w, time.Time{}) // no deadline while there is nothing to write
+		a = answer{}          // so that forgotten parts of it can be freed
 		select {
 		case <-r.Context().Done():
 			return
@@ -50,7 +50,7 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeMessage writes the answer as a server-sent event. JSON has no line breaks.
+// writeMessage writes the answer as a server-sent event. The JSON has no line breaks.
 func (a *answer) writeMessage(w *bufio.Writer) {
 	_, _ = w.WriteString("retry: 1000\nid: " + a.Position + "\ndata: ")
 	a.writeJSON(w)

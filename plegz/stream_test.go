@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A stream is a request that goes on: it is sent what changes, and history is recorded for
-// it, over a Stop and a Start too.
+// A stream is a request that stays open. It is sent changes, and history is recorded for it, also
+// across a Stop and a Start.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -64,7 +64,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// A client that comes back gets what has changed since, unless that is not known any more.
+// A client that comes back gets what has changed since, or everything if its position is not known.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -97,7 +97,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A response writer that cannot stream is said to be one.
+// A response writer that cannot flush is answered with 501.
 func TestStreamNeedsFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -109,7 +109,7 @@ func TestStreamNeedsFlush(t *testing.T) {
 	})
 }
 
-// A stream over HTTP, read as a browser does.
+// A stream over HTTP, read as a browser reads it.
 func TestStreamOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -130,7 +130,7 @@ func TestStreamOverHTTP(t *testing.T) {
 	})
 }
 
-// A stream goes on however short the server's timeouts are.
+// A stream outlives the server's timeouts.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

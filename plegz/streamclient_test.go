@@ -9,16 +9,16 @@ import (
 	"testing/synctest"
 )
 
-// stream is a client of the stream: it has the messages that were sent.
+// stream is a client of the stream, with the messages that it was sent.
 type stream struct {
 	header   http.Header
 	messages chan []byte
 	status   chan int
 	end      context.CancelFunc
-	part     []byte // of a message that is not complete
+	part     []byte // a message that is not complete
 }
 
-// open opens a stream, and goes on with it in a goroutine that ends with the test.
+// open opens a stream, and serves it in a goroutine that ends with the test.
 func (n *node) open(target, lastEventID string) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel, nil}

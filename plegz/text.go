@@ -34,8 +34,8 @@ func (a *answer) text() []byte {
 	return b.Bytes()
 }
 
-// maxCell is how long a text in a column can be that others stand after, for every row is
-// as wide as the widest. A namespace and a name in Kubernetes have 63 and 253 at most.
+// maxCell is the longest text in a column, except the last, because it sets the width of every row.
+// A namespace and a name in Kubernetes have at most 63 and 253 bytes.
 const maxCell = 320
 
 // cell cuts a text that is too long for its column.
@@ -88,7 +88,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	})
 }
 
-// row is a container of a pod, or a pod without any.
+// row is a container of a pod, or a pod without containers.
 type row struct {
 	pod  *pod
 	life *life
@@ -98,7 +98,7 @@ func (a *answer) writePods(b *bytes.Buffer) {
 	var rows []row
 	for _, encoded := range a.pods {
 		p := new(pod)
-		_ = json.Unmarshal(encoded, p) // cannot fail: it is what was encoded
+		_ = json.Unmarshal(encoded, p) // cannot fail: it was encoded here
 		for i := range p.Containers {
 			rows = append(rows, row{p, &p.Containers[i]})
 		}
@@ -130,7 +130,7 @@ func lifeText(l *life) string {
 	return text
 }
 
-// inState is for how long a container has been in its state.
+// inState returns how long a container has been in its state.
 func (a *answer) inState(l *life) string {
 	for _, t := range []time.Time{l.RemovedAt, l.FinishedAt, l.StartedAt, l.CreatedAt} {
 		if !t.IsZero() {

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// expectLines looks for lines of the text.
+// expectLines checks that the text has these lines, which are regular expressions.
 func (n *node) expectLines(lines ...string) {
 	n.t.Helper()
 	text := n.get("/?format=text").Body.String()
@@ -21,7 +21,7 @@ func (n *node) expectLines(lines ...string) {
 	}
 }
 
-// Before the first list there is nothing to say but that.
+// Before the first list, the text reports that there was none.
 func TestTextBeforeTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -30,11 +30,11 @@ func TestTextBeforeTheFirstList(t *testing.T) {
 	})
 }
 
-// Ages have two digits at most, and a pod without containers has a row.
+// Ages have one unit, and a pod without containers has a row.
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // or a pod might be inspected before it has its status
+		n.EmitOnChange(false) // otherwise a pod might be inspected before it has its status
 		n.pass(2500 * time.Millisecond)
 		for name, age := range map[string]time.Duration{
 			"s": 7 * time.Second, "90s": 90 * time.Second, "min": 2 * time.Minute, "119min": 119 * time.Minute,

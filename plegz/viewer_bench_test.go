@@ -20,9 +20,9 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// BenchmarkViewer is what viewers of a node cost its agent, in CPU time and memory: 1,000
-// pods, of which 50 change in every second of real time. unasked is a handler that nobody
-// has asked for, without is no handler. An iteration is a second: use -benchtime=20x.
+// BenchmarkViewer measures what viewers of a node cost its agent, in CPU time and memory: 1,000
+// pods, with 50 changes in every second of real time. unasked is a handler without requests,
+// without is no handler. An iteration is a second: use -benchtime=20x.
 func BenchmarkViewer(b *testing.B) {
 	b.Run("without", func(b *testing.B) { benchmarkViewers(b, -1) })
 	b.Run("unasked", func(b *testing.B) { benchmarkViewers(b, 0) })

@@ -17,13 +17,13 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// viewer is what a client of the stream makes of its messages, as the page does.
+// viewer is a client of the stream, and applies its messages as the page does.
 type viewer struct {
 	pods     map[string]viewedPod
 	position string
 }
 
-// apply takes in a message: everything, or what has changed.
+// apply takes in a message: everything, or only changes.
 func (v *viewer) apply(m state) {
 	if m.Full || v.pods == nil {
 		v.pods = make(map[string]viewedPod)
@@ -44,7 +44,7 @@ func (v *viewer) apply(m state) {
 	}
 }
 
-// read takes in the messages that a stream has for the viewer.
+// read applies the messages that wait in a stream.
 func (v *viewer) read(t *testing.T, s *stream) {
 	t.Helper()
 	for len(s.messages) > 0 {
@@ -52,7 +52,7 @@ func (v *viewer) read(t *testing.T, s *stream) {
 	}
 }
 
-// expect compares what the viewer has made of the messages with what a new one is sent.
+// expect compares the viewer's pods with those of a new viewer.
 func (v *viewer) expect(t *testing.T, n *node) {
 	t.Helper()
 	var anew viewer
@@ -62,8 +62,8 @@ func (v *viewer) expect(t *testing.T, n *node) {
 	}
 }
 
-// Whatever happens, a viewer that was sent what has changed sees what a new one sees: also
-// one that was away meanwhile, and where history is so short that it forgets at once.
+// A viewer that was sent changes sees the same as a new one, also if it was away meanwhile, and if
+// the history is so short that it forgets at once.
 func TestViewersSeeTheSame(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// others says how many more do the same, with the noun and the verb for one and for many; nothing if
-// there are none.
+// others says that n more do the same; nothing if n is zero. The words after the number are one or many.
 func others(n int, one, many string) string {
 	switch n {
 	case 0:
@@ -27,7 +26,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// have is a number of things and its verb.
+// have is a number of things with "has" or "have".
 func have(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " has"
@@ -42,10 +41,10 @@ func nameOf(namespace, name, uid string) string {
 	return namespace + "/" + name
 }
 
-// clockTime is a time of the last days. Who reads it may be in another zone.
+// clockTime is a time of the last days, in UTC, because the reader may be in another zone.
 func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan") }
 
-// roughly is a duration with two digits that count.
+// roughly is a duration in one unit, with few digits.
 func roughly(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 10*time.Second:
@@ -61,12 +60,12 @@ func roughly(d time.Duration) string {
 	}
 }
 
-// sentenceCase has a note, which begins with an ASCII letter, begin with a capital.
+// sentenceCase capitalizes a note, which begins with an ASCII letter.
 func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
 
 var goDuration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
 
-// rounded returns a text in which durations, as Go writes them, are as people write them.
+// rounded rewrites the Go durations of a second or more in a text as roughly does.
 func rounded(text string) string {
 	return goDuration.ReplaceAllStringFunc(text, func(d string) string {
 		if parsed, err := time.ParseDuration(d); err == nil && parsed >= time.Second {

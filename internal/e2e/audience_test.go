@@ -14,21 +14,21 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// told is what a subscriber was told of one container or sandbox, and when.
+// told has the events of one container or sandbox at a subscriber.
 type told struct {
 	started, died, removed time.Time
-	// code is the exit code that the cache held at the event of the death; nil if
-	// it was not looked up, or the runtime did not have it any more.
+	// code is the exit code that the cache held at the event of the death; nil if it was not looked
+	// up, or the runtime no longer had it.
 	code *int
 	// reported is the exit code in the newest event with one; nil if there is none.
 	reported *int
-	// trail is every event, for complaints.
+	// trail is every event, for failure texts.
 	trail string
 }
 
 const clockLayout = "04:05.000000"
 
-// any tells whether anything was told.
+// any reports whether any event came.
 func (t told) any() bool {
 	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
 }
@@ -36,7 +36,7 @@ func (t told) any() bool {
 // hasCode reports whether an event had the exit code.
 func (t told) hasCode() bool { return t.reported != nil }
 
-// state is what the container is, after all that was told.
+// state is the container's state after all events.
 func (t told) state() string {
 	switch {
 	case !t.removed.IsZero():
@@ -48,8 +48,8 @@ func (t told) state() string {
 	}
 }
 
-// listener is one subscriber and what it was told. It holds rule 1 against every
-// event: Started before Died before Removed, each at most once.
+// listener is one subscriber and the events that it was sent. It checks rule 1 on every event:
+// Started before Died before Removed, each at most once.
 type listener struct {
 	name string
 
@@ -63,7 +63,7 @@ func newListener(name string) *listener {
 	return &listener{name: name, told: make(map[string]told), news: make(chan struct{})}
 }
 
-// hear takes in one event; code is the exit code that goes with it, if known.
+// hear takes in one event; code is the exit code in the cache, if known.
 func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	id, _ := e.Data.(string)
 	if e.Type == pleg.PodSync {
@@ -86,7 +86,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 		e.ListedAt.Format(clockLayout), e.Cause)
 	complain := func() {
 		l.wrong = append(l.wrong,
-			fmt.Sprintf("%s: %s of %.12s out of order or again; it was told: %s", l.name, e.Type, id, t.trail))
+			fmt.Sprintf("%s: %s of %.12s out of order or again; it was sent: %s", l.name, e.Type, id, t.trail))
 	}
 	switch e.Type {
 	case pleg.ContainerStarted:
@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until the listener was told what of an ID.
+// await waits until what returns true for the events of an ID.
 func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
 	for {
 		l.mu.Lock()
@@ -125,12 +125,12 @@ func (l *listener) await(ctx context.Context, id string, what func(told) bool) e
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return fmt.Errorf("%s was told of %.12s only this: %s%w", l.name, id, t.trail, ctx.Err())
+			return fmt.Errorf("%s was sent of %.12s only this: %s%w", l.name, id, t.trail, ctx.Err())
 		}
 	}
 }
 
-// present replays what was told: every container that is not gone, and its state.
+// present replays the events, and returns the state of every container that is not gone.
 func (l *listener) present() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,8 +143,7 @@ func (l *listener) present() map[string]string {
 	return states
 }
 
-// uncoded describes a container whose exit code the cache had and no event had. It is empty if there is
-// none.
+// uncoded describes a container whose exit code the cache had, but no event; empty if there is none.
 func (l *listener) uncoded() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +155,7 @@ func (l *listener) uncoded() string {
 	return ""
 }
 
-// judge returns what is wrong with what the listener was told, by the book.
+// judge returns what is wrong with the listener's events, also by the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +168,7 @@ func (l *listener) judge(b *book) []string {
 	return wrong
 }
 
-// forget drops what is gone.
+// forget drops the containers that are gone.
 func (l *listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,13 +181,12 @@ func (l *listener) forget() {
 	l.told, l.wrong = kept, nil
 }
 
-// audience is everyone who listens to a generator under fire: one who always
-// reads, some who read slowly or stall, some who come and go, and readers of the
-// cache.
+// audience is everyone who listens to a generator under fire: a subscriber that always reads, some
+// that read slowly or stall, some that come and go, and readers of the cache.
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
-	// caches are this cache and that of the generator with exit events.
+	// caches are the cache of pleg and the cache of the generator with exit events.
 	caches []*pleg.PodCache
 
 	// eager are the subscribers that always read, one of each generator.
@@ -199,11 +197,11 @@ type audience struct {
 	joined  sync.WaitGroup
 
 	mu    sync.Mutex
-	guest []string // what was wrong with what guests were told
-	calm  bool     // while set, nobody stalls
+	guest []string // what was wrong with the events of guests
+	calm  bool     // true while nobody stalls
 }
 
-// assemble seats the audience of g, and one subscriber of a generator with exit events.
+// assemble starts the audience of g, and one subscriber of a generator with exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}
@@ -237,14 +235,13 @@ func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	return a
 }
 
-// dismiss ends the audience and returns when it has gone.
+// dismiss ends the audience, and returns when all have ended.
 func (a *audience) dismiss() {
 	a.stop()
 	a.joined.Wait()
 }
 
-// listen reads events until the channel is closed or ctx ends, pausing between
-// two as long as pause says.
+// listen reads events until the channel is closed or ctx ends, with a pause after each event.
 func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache,
 	events <-chan *pleg.PodLifecycleEvent, pause func() time.Duration) {
 	for {
@@ -267,7 +264,7 @@ func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache
 	}
 }
 
-// exitCode looks up the exit code that goes with an event.
+// exitCode returns the exit code that the cache has at the event of a death.
 func exitCode(cache *pleg.PodCache, e *pleg.PodLifecycleEvent) *int {
 	if e.Type != pleg.ContainerDied || e.IsSandbox() {
 		return nil
@@ -297,8 +294,8 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 	}
 }
 
-// wrongAfterVisit judges by the book, except that what a guest was told of last
-// may not have been entered yet.
+// wrongAfterVisit judges a guest's events, but no exit codes, and no container that the book does
+// not have yet.
 func (l *listener) wrongAfterVisit(b *book) []string {
 	l.mu.Lock()
 	for id, t := range l.told {
@@ -313,9 +310,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	return l.judge(b)
 }
 
-// readCache blocks on the cache again and again, and gives up after a moment that
-// may be too short. That what comes is new enough is for those to check who know
-// what happened: see churn.read.
+// readCache blocks on the cache again and again, and gives up after a moment that may be too short.
+// It checks no result; churn.read does, because it knows what happened.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

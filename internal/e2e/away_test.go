@@ -25,7 +25,7 @@ var (
 	awayLong     = flag.Bool("away.long", false, "with outages of 20 seconds, too")
 )
 
-// outage is what is done to the runtime.
+// outage is a way to interrupt the runtime.
 type outage struct {
 	name  string
 	begin func(*testnode.Daemon) error
@@ -54,14 +54,16 @@ type mortal struct {
 	pid, code int
 	signal    unix.Signal
 
-	// The process was signalled at begun and had gone at gone. It had gone before if the runtime has ended it.
+	// The process was signalled at begun, and was gone at gone; byRuntime is true if the runtime
+	// ended it before.
 	begun, gone time.Time
 	byRuntime   bool
-	// latest is when it has ended at the latest: before the runtime was back, unless it ended after that.
+	// latest is the latest correct stamp of its end: before the runtime was back, unless it ended
+	// after that.
 	latest time.Time
 }
 
-// end ends a container past the runtime.
+// end ends a container without the runtime.
 func (m *mortal) end() error {
 	m.begun = time.Now()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -89,24 +91,24 @@ func (n *node) endAll(some []*mortal, within time.Duration) {
 	joined.Wait()
 }
 
-// tally counts how a watcher has reported the ends of containers.
+// tally counts a watcher's reports of the ends of containers.
 type tally struct {
 	watcher  *awayWatcher
 	required bool
-	// right is how many were reported right in the outages of one kind, sum in those before.
+	// right is how many reports were right in the outages of one kind, sum in the outages before.
 	right, sum int
-	// after is from the end to the first report.
+	// after is the time from the end to the first report.
 	after measure.Samples
-	// late is from the end to the stamp of the end.
+	// late is the time from the end to its stamp.
 	late measure.Samples
 }
 
-// lateTime is how much later than the container has gone an end after the outage may be stamped. A shim stamps when
-// it comes to it: on a busy machine, up to a second late.
+// lateTime is how late an end after the outage may be stamped. A shim stamps an end when it handles
+// it: on a busy machine, up to a second late.
 const lateTime = 10 * time.Second
 
-// judge returns what is wrong with the reports of an end, empty if nothing is, when the first came, and the latest
-// time of the end in them.
+// judge returns what is wrong with the reports of an end; empty if nothing is. It also returns the
+// time of the first report, and the latest stamp of the end.
 func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first, end time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,13 +159,13 @@ func (w *awayWatcher) journalLocked(m *mortal) (text string) {
 	return text
 }
 
-// Containers end before, during and after an outage of the runtime. Each end is reported once, with its code and
-// time, and it stays so, also where the runtime shows 255 "Unknown" afterwards. The watchers see no PIDs of the
-// node, and have the capability of the DaemonSet alone.
+// Containers end before, during and after an outage of the runtime. Each end is reported once, with
+// its code and time, and stays so, even if the runtime shows 255 "Unknown" later. The watchers see
+// no PIDs of the node, and have only the DaemonSet's capability.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
-	proxy, err := n.daemon.StartProxy() // beside which there are no bundles
+	proxy, err := n.daemon.StartProxy() // a socket without bundles beside it
 	n.must(err)
 	t.Cleanup(func() { n.must(proxy.Close()) })
 	n.reconnect = proxy.Reconnect
@@ -179,7 +181,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	}
 	lost, total := 0, 0
 	for _, o := range outages() {
-		var phases [3]int // that ended before, during and after the outage
+		var phases [3]int // of containers that ended before, during and after the outage
 		before := total
 		for left := *awayRounds; left > 0; left -= *awayTogether {
 			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)
@@ -205,7 +207,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	t.Logf("| %s |", strings.Join(cells, " | "))
 }
 
-// runMortals runs containers of a pod, three in each round of each phase.
+// runMortals runs containers in a pod, three in each round of each phase.
 func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	n.t.Helper()
 	all := make([][]*mortal, phases)
@@ -240,7 +242,8 @@ func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	return all
 }
 
-// survive has containers end around one outage. It returns how many codes the runtime has lost, and of how many.
+// survive ends containers around an outage. It returns the number of codes that the runtime lost,
+// and of ends.
 func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
 	n.t.Helper()
 	pod := n.runPod("away")
@@ -279,7 +282,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	for _, m := range all { // a runtime that has just started may be slow
 		n.awaitExit(m.id)
 	}
-	time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
+	time.Sleep(3 * time.Second) // until the runtime's own statuses come, and late reasons
 	for _, w := range watchers {
 		w.watcher.ask(pod.UID)
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Containers end during an outage of containerd before an agent starts in it, between the end of one agent and the
-// start of the next, and afterwards. The agent that starts last reports each end once, with its code and time. It
-// does so too if containerd 2.4 comes back in the place of 1.7.
+// Containers end while containerd is down: before an agent starts, between two agents, and while
+// the last agent runs. Others end when containerd is back. The last agent reports each end once,
+// with its code and time, even if containerd 2.4 replaces 1.7.
 func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		restarts bool   // true if an agent ends in the outage
-		upgrade  string // what comes back; empty for what was there
+		restarts bool   // true if one agent ends in the outage
+		upgrade  string // the version that comes back; empty for the same
 	}{
 		{"start", false, ""},
 		{"restart", true, ""},
@@ -68,7 +68,7 @@ func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 			for _, m := range all {
 				n.awaitExit(m.id)
 			}
-			time.Sleep(3 * time.Second) // the runtime's own statuses come, and late reasons
+			time.Sleep(3 * time.Second) // until the runtime's own statuses come, and late reasons
 			t.Log(w.ask(pod.UID))
 			n.eventually("the end of the calls to shims", func() string {
 				if text := w.ask(""); strings.Contains(text, "shim (for") || !strings.Contains(text, "exits by events, shim") {

@@ -23,17 +23,17 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// watcherVariable has this program run a generator instead of tests. Its value is a watcherConfig.
+// watcherVariable makes this program run a generator instead of tests. Its value is a watcherConfig.
 const watcherVariable = "PLEG_E2E_WATCHER"
 
-// watcherConfig says what a generator in a process of its own connects to.
+// watcherConfig is the connection of a generator in a process of its own.
 type watcherConfig struct {
 	Endpoint, ExitsDir string
 	WithoutExits       bool
-	WithoutState       bool // true if no shim is asked
+	WithoutState       bool // true if it asks no shim
 }
 
-// line is a line that such a process writes: an event, a status of its cache, or the answer to a question.
+// line is a line of that process's output: an event, a status of its cache, or the answer to a question.
 type line struct {
 	At     time.Time
 	Event  pleg.PodLifeCycleEventType
@@ -124,7 +124,7 @@ type awayWatcher struct {
 	name string
 	pid  int
 	in   io.WriteCloser
-	done chan string // the ends of answers
+	done chan string // the witnesses at the end of each answer
 	stop func()      // ends it
 
 	mu      sync.Mutex
@@ -150,7 +150,7 @@ func (n *node) startWatcher(name string, config watcherConfig) *awayWatcher {
 		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
 	var joined sync.WaitGroup
 	w.stop = sync.OnceFunc(func() {
-		in.Close() // it ends then
+		in.Close() // the process then ends
 		joined.Wait()
 		if err := cmd.Wait(); err != nil {
 			n.t.Errorf("%s: %v", name, err)
@@ -183,8 +183,8 @@ func (w *awayWatcher) take(l line) {
 	}
 }
 
-// ask has the watcher relist and, if a pod is named, keeps the statuses of the pod. It returns which witnesses
-// there are.
+// ask makes the watcher relist and, if a pod is named, keeps the statuses of the pod. It returns
+// the description of the runtime, which has the witnesses.
 func (w *awayWatcher) ask(uid types.UID) string {
 	w.t.Helper()
 	if _, err := fmt.Fprintln(w.in, uid); err != nil {
@@ -214,7 +214,7 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// link returns the runtime's endpoint by a link, beside which there are no bundles.
+// link returns an endpoint that is a link to the runtime's socket, without bundles beside it.
 func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")

@@ -8,25 +8,25 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// life is one container or sandbox as the test that made it knows it. The times
-// are taken before the calls, so that nothing may be told of it earlier.
+// life is one container or sandbox as the test made it. The times are taken before the calls, so
+// that no event may come earlier.
 type life struct {
 	id   string
 	what string
 
-	created time.Time // when it was asked for
-	started time.Time // when its start was asked for; zero if never
-	mortal  time.Time // from when on it may die; zero while it may not
-	removed time.Time // when its removal was asked for; zero if not yet
+	created time.Time // when the test asked for it
+	started time.Time // when the test asked for its start; zero if never
+	mortal  time.Time // the earliest time of its death; zero while it may not die
+	removed time.Time // when the test asked for its removal; zero if not yet
 	code    int       // the exit code that it must have; -1 if not known
-	failed  bool      // its start failed: whatever becomes of it is right
-	crashes int64     // how often the runtime had ended when it was asked for, and when it was started
-	crashed bool      // the runtime ended while it lived
-	// forgotten is the exit code that it may have instead, once crashed; 0 for none.
+	failed  bool      // true if its start failed: every outcome is right
+	crashes int64     // how often the runtime had ended at its creation or, later, at its start
+	crashed bool      // true if the runtime ended while it lived
+	// forgotten is the exit code that it may have instead, if crashed; 0 for none.
 	forgotten int
 }
 
-// book is what a test did: the measure of what the library may and must tell.
+// book is what a test did, to judge what the library reports.
 type book struct {
 	runtime testnode.Runtime
 	crashes func() int64 // how often the runtime has ended so far
@@ -39,7 +39,7 @@ func newBook(r testnode.Runtime, crashes func() int64) *book {
 	return &book{runtime: r, crashes: crashes, lives: make(map[string]*life)}
 }
 
-// open enters a container or sandbox that was asked for at created.
+// open enters a container or sandbox that the test asked for at created.
 func (b *book) open(id, what string, created time.Time) *life {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *book) get(id string) (life, bool) {
 	return *l, true
 }
 
-// close drops the entries of what has been removed.
+// close drops the entries of removed containers and sandboxes.
 func (b *book) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,12 +79,12 @@ func (b *book) close() {
 	b.lives = kept
 }
 
-// mayHaveExitedWith tells whether an exit code is right.
+// mayHaveExitedWith reports whether an exit code is right.
 func (l life) mayHaveExitedWith(code int) bool {
 	return l.failed || l.code < 0 || code == l.code || l.crashed && l.forgotten != 0 && code == l.forgotten
 }
 
-// judge says what is wrong with what a subscriber was told of one ID, or nothing.
+// judge returns what is wrong with a subscriber's events of one ID; empty if nothing is.
 func (b *book) judge(id string, told told) string {
 	l, ok := b.get(id)
 	if !ok {
@@ -95,9 +95,9 @@ func (b *book) judge(id string, told told) string {
 		case at.IsZero():
 			return ""
 		case since.IsZero():
-			return fmt.Sprintf("%.12s (%s): invented: %s was told, and never was", id, l.what, event)
+			return fmt.Sprintf("%.12s (%s): invented: %s was reported, and never was", id, l.what, event)
 		case at.Before(since):
-			return fmt.Sprintf("%.12s (%s): invented: %s was told %v before it could be", id, l.what, event, since.Sub(at))
+			return fmt.Sprintf("%.12s (%s): invented: %s was reported %v before it could be", id, l.what, event, since.Sub(at))
 		}
 		return ""
 	}

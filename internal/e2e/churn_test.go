@@ -19,29 +19,28 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// churn makes containers live and die in a few pods, and enters what it does in
-// the book. Its calls may fail at any time because the runtime is under fire; it
-// then finds out what they did and goes on.
+// churn makes containers live and die in a few pods, and enters what it does in the book. Its calls may
+// fail at any time, because the runtime is under fire. It then finds out what they did, and goes on.
 type churn struct {
 	client   *testnode.Client
 	fire     *fire
 	book     *book
 	audience *audience
-	pods     []*testnode.Pod // those that stay
+	pods     []*testnode.Pod // the pods that stay
 
-	budget atomic.Int64 // lives that are still to be lived
+	budget atomic.Int64 // lives that are left
 	serial atomic.Int64 // makes names unique
 
 	mu     sync.Mutex
 	passed map[string]int // lives by kind, for the log
 	hits   int            // calls that failed under fire
 	lost   int            // exits that the runtime lost: see Runtime.LosesExits
-	// givenUp counts the lives that did not begin because the runtime had given up the pod: see
+	// givenUp counts the lives that could not begin because the runtime had given up the pod: see
 	// Runtime.GivesUp.
 	givenUp int
 }
 
-// errGivenUp is the error of a container that is to be made in a pod that the runtime gave up.
+// errGivenUp is the error of a container in a pod that the runtime has given up.
 var errGivenUp = errors.New("the runtime gave up the pod")
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
@@ -76,7 +75,7 @@ func (c *churn) settle(ctx context.Context, pods int) error {
 	return nil
 }
 
-// work lives lives until the budget is used up.
+// work runs lives until the budget is used up.
 func (c *churn) work(ctx context.Context) error {
 	kinds := []struct {
 		name   string
@@ -113,7 +112,7 @@ func (c *churn) work(ctx context.Context) error {
 	return nil
 }
 
-// flash is a container that exits at once and is removed as soon as it has.
+// flash is a container that exits at once, and is removed as soon as it has exited.
 func (c *churn) flash(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
 	l, err := c.create(ctx, pod, testnode.Exit(code), "flash", code)
@@ -129,7 +128,7 @@ func (c *churn) flash(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// kept is a container that exits at once and is kept until its death was told.
+// kept is a container that exits at once and is kept until its death is reported.
 func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
 	l, err := c.create(ctx, pod, testnode.Exit(code), "kept", code)
@@ -154,8 +153,8 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// killed is a container that runs until its start was told, is killed, past the
-// runtime or through it, and removed when its death was told.
+// killed is a container that runs until its start is reported. It is killed, by the runtime or
+// without it, and removed when its death is reported.
 func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	l, err := c.create(ctx, pod, testnode.Sleep(), "killed", 137)
 	if err != nil {
@@ -209,7 +208,7 @@ func (c *churn) stillborn(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// podLife is a pod that comes, runs a container, and goes.
+// podLife is a pod that is created, runs a container, and is removed.
 func (c *churn) podLife(ctx context.Context, _ *testnode.Pod) error {
 	pod, err := c.runPod(ctx, fmt.Sprintf("pod-%d", c.serial.Add(1)))
 	if err != nil {
@@ -261,7 +260,7 @@ func (c *churn) sandboxLife(pod *testnode.Pod) (*life, error) {
 	return l, nil
 }
 
-// runPod runs a sandbox. One that a failing call left behind is removed, and is
+// runPod runs a sandbox. If a failed call left a sandbox behind, runPod removes it, and enters it
 // in the book as well.
 func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) {
 	for {
@@ -297,8 +296,7 @@ func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) 
 	}
 }
 
-// create creates a container with a name of its own, so that a call that failed
-// can be told from one that was carried out and not answered.
+// create creates a container with a unique name, which shows whether a failed call was carried out.
 func (c *churn) create(
 	ctx context.Context, pod *testnode.Pod, command []string, what string, code int,
 ) (*life, error) {
@@ -325,7 +323,7 @@ func (c *churn) create(
 	}
 }
 
-// find returns the ID of the container of a name, or nothing.
+// find returns the ID of the container with a name; empty if there is none.
 func (c *churn) find(ctx context.Context, name string) (id string, err error) {
 	err = c.insist(ctx, func() error {
 		r, err := c.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -342,8 +340,7 @@ func (c *churn) find(ctx context.Context, name string) (id string, err error) {
 	return id, err
 }
 
-// start starts a container. When the call fails, whatever became of the container
-// is right.
+// start starts a container. If the call fails, every outcome is right.
 func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	c.book.note(l, func(l *life) {
 		l.started, l.crashes = time.Now(), c.fire.crashes.Load()
@@ -358,7 +355,7 @@ func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	return nil
 }
 
-// mayDie notes that a container may die from now on, unless it might before: its start failed.
+// mayDie records that a container may die from now on, unless it already may.
 func mayDie(l *life) {
 	if l.mortal.IsZero() {
 		l.mortal = time.Now()
@@ -369,8 +366,7 @@ func mayDie(l *life) {
 func (c *churn) kill(ctx context.Context, l *life) error {
 	c.book.note(l, mayDie)
 	if rand.IntN(2) == 0 {
-		// Should it fail, the container has ended already or nothing answers: then
-		// it is stopped in the other way.
+		// If this fails, the container has ended already or nothing answers. The runtime then stops it.
 		if pid, err := c.client.Pid(ctx, l.id); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
 			return c.awaitExit(ctx, l)
 		}
@@ -389,13 +385,13 @@ func (c *churn) remove(ctx context.Context, l *life) error {
 	return err
 }
 
-// noteCrash enters whether the runtime has ended since a container was started.
+// noteCrash records whether the runtime has ended since a container was started.
 func (c *churn) noteCrash(l *life) {
 	c.book.note(l, func(l *life) { l.crashed = l.crashes != c.fire.crashes.Load() })
 }
 
-// awaitExit waits until the runtime says that a container has exited, or that it
-// was never started because the start failed, or has lost its exit.
+// awaitExit waits until the runtime shows a container as exited. It also returns if the container's
+// start failed and it does not run, or if the runtime has lost its exit.
 func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	for deadline := time.Now().Add(patience); ; {
 		var r *runtimeapi.ContainerStatusResponse
@@ -430,9 +426,8 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until each eager subscriber was told something of a container.
-// It is here that a lost event shows. A container whose start failed need not be
-// told of.
+// awaitTold waits until what returns true for a container's events at each eager subscriber. A lost event
+// shows here. A container whose start failed needs no event.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
 	if b, _ := c.book.get(l.id); b.failed {
 		return nil
@@ -450,8 +445,7 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 	return nil
 }
 
-// awaitCode waits until each eager subscriber got an event with the exit code of a container, which the
-// runtime has.
+// awaitCode waits until each eager subscriber has an event with a container's exit code.
 func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error {
 	err := c.awaitTold(ctx, l, told.hasCode)
 	if err == nil {
@@ -459,7 +453,7 @@ func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error
 	}
 	var cached []string
 	for _, cache := range c.audience.caches {
-		s, _ := cache.Get(pod.UID) // beside an error there is one too
+		s, _ := cache.Get(pod.UID) // Get returns a status with an error too
 		if st := containerIn(s, l.id); st != nil {
 			cached = append(cached, fmt.Sprintf("%s with code %d", st.State, st.ExitCode))
 		}
@@ -467,9 +461,9 @@ func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error
 	return fmt.Errorf("no event has the exit code, and the caches have %q: %w", cached, err)
 }
 
-// hasLost tells whether it is the runtime that does not know that a container has ended, as it
-// may be with one that LosesExits: it was killed while the container lived, and shows it as
-// unknown. Whatever is told of the container from then on is right.
+// hasLost reports whether the runtime has lost the end of a container, as one with LosesExits may:
+// it was killed while the container lived, and shows it as unknown. From then on, every report of
+// the container is right.
 func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	c.noteCrash(l)
 	if b, _ := c.book.get(l.id); !c.fire.daemon.Runtime().LosesExits || !b.crashed || b.mortal.IsZero() {
@@ -486,8 +480,8 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from each cache, newer than now, and checks that what is known
-// to have happened to a container is seen: a reader never sees the past.
+// read reads a pod from each cache, newer than now. It checks that the status shows what is known
+// to have happened to a container: a reader never sees the past.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	for _, cache := range c.audience.caches {
 		if err := c.readFrom(ctx, cache, pod, l); err != nil {
@@ -506,7 +500,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}
 	if err != nil {
-		return nil // an inspection failed: the runtime is under fire
+		return nil // an inspection failed, because the runtime is under fire
 	}
 	st := containerIn(s, l.id)
 	switch {
@@ -524,7 +518,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 	return nil
 }
 
-// insist makes a call that may be repeated until it works.
+// insist repeats a call until it works.
 func (c *churn) insist(ctx context.Context, call func() error) error {
 	for failures := 0; ; failures++ {
 		err := call()
@@ -549,7 +543,7 @@ func unwrapped(err error) error {
 	return err
 }
 
-// recover waits, after a call that failed, until the runtime answers again.
+// recover waits, after a failed call, until the runtime answers again.
 func (c *churn) recover(ctx context.Context, cause error) error {
 	c.mu.Lock()
 	c.hits++

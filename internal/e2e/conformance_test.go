@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter, on a real runtime, is what a Runtime must be.
+// The adapter on a real runtime conforms to Runtime.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod
@@ -22,8 +22,8 @@ func TestAdapterConforms(t *testing.T) {
 	n.run(running, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.run(running, testnode.Container{Name: "sidecar", Command: testnode.Sleep()})
 	ended = n.runPod("ended")
-	// Several that exit at once: what a runtime says of them is odd at times, such
-	// as that they finished before they started.
+	// Several exit at once, because a runtime's statuses of them are odd at times, such as an end
+	// before the start.
 	for i := range 5 {
 		n.awaitExit(n.run(ended, testnode.Container{Name: fmt.Sprintf("app-%d", i), Command: testnode.Exit(i)}))
 	}
@@ -37,7 +37,7 @@ func TestAdapterConforms(t *testing.T) {
 	}
 }
 
-// The health report agrees with the test's book.
+// The health report agrees with what the test did.
 func TestHealthReport(t *testing.T) {
 	n := newNode(t)
 	promised := n.daemon.Runtime()
@@ -51,7 +51,7 @@ func TestHealthReport(t *testing.T) {
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()
-	// Readers and looks of a moment ago may just be ending.
+	// Readers and calls of a moment ago may just be ending.
 	n.eventually("a report of an idle node", func() string {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":
@@ -77,12 +77,12 @@ func TestHealthReport(t *testing.T) {
 	t.Attr(attrStream, string(report.Stream.State))
 	t.Attr(attrLists, map[bool]string{true: "streaming", false: "plain"}[promised.StreamingLists])
 
-	// A runtime that is stuck: the report has the call and the reader that waits.
+	// A stuck runtime: the report has the call and the reader that waits.
 	n.must(n.daemon.Freeze())
 	reading, stop := context.WithCancel(n.ctx)
 	var read sync.WaitGroup
-	// The signal may take a moment to stop every thread, so one read may yet be
-	// answered; one of the next is not.
+	// The signal may take a moment to stop every thread, so one read may still be answered. A later
+	// one is not.
 	read.Go(func() {
 		for reading.Err() == nil {
 			_, _, _ = n.cache.LookupNewerThan(reading, pod.UID, time.Now())

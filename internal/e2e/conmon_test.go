@@ -14,8 +14,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// If conmon is killed before its container ends, it writes no exit file, and CRI-O shows the code -1 after a
-// restart. Nobody has seen such an end. If the file comes later, its reader has the code, and that stays.
+// If conmon is killed before its container ends, it writes no exit file, and CRI-O shows the code
+// -1 after a restart. Such an end counts as unseen. If the file comes later, a generator that reads
+// it has the code from then on.
 func TestConmonIsKilled(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() == "" {

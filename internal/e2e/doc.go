@@ -1,8 +1,7 @@
-// Package e2e tests the library on a real container runtime: every test starts one of
-// its own, runs pods in it, breaks it, and compares what the library says with
-// the test's own book of what it did.
+// Package e2e tests the library on a real container runtime. Every test starts a runtime of its own, runs
+// pods in it, breaks it, and compares what the library reports with the test's own record of what it did.
 //
-// It needs Linux and root. See package testnode for the runtimes, and for what it builds and
+// It needs Linux and root. Package testnode describes the runtimes, and what it builds and
 // installs. -runtime names the one to run; the variable PLEG_RUNTIME does so for every package.
 //
 //	go test .                                                  everything, the soak bounded

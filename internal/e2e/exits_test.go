@@ -17,14 +17,14 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// toldExits are the exits that a runtime told, by container, and when.
+// toldExits are the exits that a runtime reported, by container, and when.
 type toldExits struct {
 	mu    sync.Mutex
 	exits map[string][]pleg.ContainerExit
 	first map[string]time.Time
 	ends  map[string]time.Time // when CRI's own event came
-	ended chan error           // has the error of the watch
-	// witnesses says which there are.
+	ended chan error           // receives the error of the watch
+	// witnesses describes the runtime and its witnesses.
 	witnesses func() string
 }
 
@@ -59,7 +59,7 @@ func (e *toldExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsC
 	}
 }
 
-// watchExits has the runtime's exits told until the test ends.
+// watchExits watches the runtime's exits until the test ends.
 func (n *node) watchExits(endings bool) *toldExits {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()),
@@ -81,7 +81,7 @@ func (n *node) watchExits(endings bool) *toldExits {
 	select {
 	case <-connected:
 	case err := <-told.ended:
-		n.t.Fatal("the runtime tells no exits:", err)
+		n.t.Fatal("the runtime reports no exits:", err)
 	}
 	if endings {
 		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -91,8 +91,8 @@ func (n *node) watchExits(endings bool) *toldExits {
 	return told
 }
 
-// Each exit of a container is told once, with its code and time, before CRI tells it in any way;
-// that of a command in it is not.
+// Each exit of a container is reported once, with its code and time, before CRI reports it in any
+// way. The exit of a command in the container is not reported.
 func TestExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(n.daemon.Runtime().Events)
@@ -113,7 +113,7 @@ func TestExitEvents(t *testing.T) {
 		n.signal(id, signal)
 		n.eventually("the exit", func() string {
 			if len(told.of(id)) == 0 {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
@@ -127,8 +127,8 @@ func TestExitEvents(t *testing.T) {
 		told.mu.Lock()
 		first := told.first[id]
 		told.mu.Unlock()
-		// The stamps are those of different witnesses. All of them are made after the signal, and that of the
-		// exit before it was reported.
+		// The stamps are from different witnesses. All are later than the signal, and the exit's
+		// stamp is earlier than its report.
 		shown := time.Unix(0, r.Status.FinishedAt)
 		for _, end := range []time.Time{exit.FinishedAt, shown} {
 			if end.Before(signalled.Add(-n.daemon.Runtime().EarlyBy)) {
@@ -150,14 +150,14 @@ func TestExitEvents(t *testing.T) {
 					return "none"
 				}
 				if ahead := told.ends[id].Sub(told.first[id]); ahead < 0 {
-					t.Errorf("CRI told the exit %v before", -ahead)
+					t.Errorf("CRI reported the exit %v before", -ahead)
 				}
 				later = append(later, told.ends[id].Sub(exit.FinishedAt))
 				return ""
 			})
 		}
 		if exits := told.of(id); len(exits) != 1 {
-			t.Errorf("told %d times: %+v", len(exits), exits)
+			t.Errorf("reported %d times: %+v", len(exits), exits)
 		}
 	}
 	for what, s := range map[string]measure.Samples{"exit event": sooner, "CRI's event": later} {
@@ -165,17 +165,17 @@ func TestExitEvents(t *testing.T) {
 			measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
 	n.must(n.client.StopPod(n.ctx, pod))
-	if n.daemon.ExitsDir() == "" { // else sandboxes have no process here
+	if n.daemon.ExitsDir() == "" { // CRI-O's sandboxes have no process here
 		n.eventually("the sandbox's exit", func() string {
 			if len(told.of(pod.SandboxID)) == 0 {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
 	}
 }
 
-// A command may have the container's ID, and is not the container.
+// A command may have its container's ID, but its exit is not the container's.
 func TestExecWithTheContainersID(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() != "" {
@@ -195,8 +195,8 @@ func TestExecWithTheContainersID(t *testing.T) {
 	w.eachDiedOnce()
 }
 
-// What ends while the runtime is away is reported all the same: by conmon's file on CRI-O, by the shim on
-// containerd.
+// Exits while the runtime is away are reported all the same: by conmon's file on CRI-O, by the shim
+// on containerd.
 func TestExitEventsAcrossARestart(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -216,7 +216,7 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	n.must(n.daemon.Restart(n.ctx))
 	n.awaitExit(id)
 	if exits := told.of(id); len(exits) != 1 {
-		t.Errorf("told %d times: %+v", len(exits), exits)
+		t.Errorf("reported %d times: %+v", len(exits), exits)
 	}
 }
 
@@ -315,8 +315,8 @@ func (w *watcher) eachDiedOnce() {
 	}
 }
 
-// A generator delivers a death as soon as a bare reader of the runtime's exits hears of it, once, with
-// its code, and the runtime's status confirms it.
+// A generator delivers a death as soon as a bare reader of the runtime's exits has it, once and
+// with its code. The runtime's status then confirms it.
 func TestDeathsByExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -356,10 +356,10 @@ func TestDeathsByExitEvents(t *testing.T) {
 			return "not in the cache"
 		})
 	}
-	time.Sleep(3 * time.Second) // late reasons are looked for
+	time.Sleep(3 * time.Second) // until late reasons are known
 	w.eachDiedOnce()
 	if unconfirmed < 15 {
-		t.Errorf("%d of 20 deaths were told by exit events", unconfirmed)
+		t.Errorf("%d of 20 deaths were reported by exit events", unconfirmed)
 	}
 	for what, s := range map[string]measure.Samples{
 		"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind,
@@ -369,9 +369,9 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 }
 
-// A container is wedged, and with it, on containerd, every list. Deaths in the other pods are delivered
-// all the same, by exit events at once and without them within some periods. The wedged pod is named
-// within five seconds, and when that ends all is as before.
+// A stuck container blocks, on containerd, every list. Deaths in other pods are still delivered,
+// with exit events at once and without them within some periods. The stuck pod is named within five
+// seconds. When the container is released, everything is as before.
 func TestDeathsBesideAWedgedContainer(t *testing.T) {
 	const pods = 20
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {
@@ -421,10 +421,10 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 			t.Logf("end → ContainerDied, of %d: p50 %s, p90 %s, max %s; as before %v after the end", pods,
 				measure.Milliseconds(delivered.Quantile(0.5)), measure.Milliseconds(delivered.Quantile(0.9)),
 				measure.Milliseconds(delivered.Quantile(1)), time.Since(healed).Round(time.Millisecond))
-			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound { // a busy machine keeps it too
+			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound { // even on a busy machine
 				t.Errorf("p90 is %v", delivered.Quantile(0.9))
 			}
-			time.Sleep(3 * time.Second) // for what is told twice
+			time.Sleep(3 * time.Second) // for deaths that are delivered twice
 			w.eachDiedOnce()
 		})
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// fire is what is done to a runtime while containers live and die in it.
+// fire injects faults into a runtime while containers live and die in it.
 type fire struct {
 	daemon *testnode.Daemon
-	// crashes counts how often the runtime was ended, in good order or not.
+	// crashes counts how often the runtime was killed or terminated.
 	crashes atomic.Int64
 
 	mu    sync.Mutex
@@ -29,8 +29,8 @@ func newFire(d *testnode.Daemon) *fire {
 	return &fire{daemon: d, done: make(map[string]int)}
 }
 
-// burn does every fault once, in random order, and goes on until enough is
-// closed. The runtime serves when it returns.
+// burn injects every fault once, in random order, and goes on until enough is closed. The runtime
+// serves when burn returns.
 func (f *fire) burn(ctx context.Context, enough <-chan struct{}) (err error) {
 	defer func() {
 		err = errors.Join(err, f.daemon.Restart(ctx))
@@ -106,9 +106,8 @@ func (f *fire) killTwice(ctx context.Context) error {
 	return f.restart(ctx, f.daemon.Kill)
 }
 
-// replaceSocket ends the runtime and has something else listen at its socket
-// that accepts and never answers, until the runtime comes back and puts its own
-// socket there. Whoever connected to the mute meanwhile stays connected to it.
+// replaceSocket kills the runtime, and a mute listens at its socket until the runtime comes back
+// and replaces that socket. Clients that have connected to the mute stay connected to it.
 func (f *fire) replaceSocket(ctx context.Context) error {
 	if err := f.end(f.daemon.Kill); err != nil {
 		return err

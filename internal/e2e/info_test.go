@@ -17,12 +17,12 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// What ContainerInfo and SandboxInfo return is what the kernel shows of the processes.
+// ContainerInfo and SandboxInfo return what the kernel shows of the processes.
 func TestInfo(t *testing.T) {
 	n := newNode(t)
 	n.addNetwork()
 	var pod *testnode.Pod
-	n.eventually("a pod with a network", func() string { // the runtime has to see its configuration first
+	n.eventually("a pod with a network", func() string { // the runtime must see the network's configuration first
 		var err error
 		pod, err = n.client.RunPodIn(n.ctx, "e2e", "info", &runtimeapi.NamespaceOption{
 			Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_POD,
@@ -76,7 +76,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// sameFile returns why two paths do not lead to one file; nil if they do.
+// sameFile returns nil if two paths lead to one file, and otherwise why not.
 func sameFile(a, b string) error {
 	one, err := os.Stat(a)
 	other, err2 := os.Stat(b)
@@ -89,7 +89,7 @@ func sameFile(a, b string) error {
 	return nil
 }
 
-// addNetwork gives pods a network: a CNI plugin that makes nothing, and answers with an address.
+// addNetwork gives pods a network: a CNI plugin that makes nothing, and returns an address.
 func (n *node) addNetwork() {
 	n.t.Helper()
 	const script = `#!/bin/sh

@@ -21,8 +21,8 @@ type entry struct {
 	status *pleg.PodStatus // what the cache held when the event came
 }
 
-// journal is what a subscriber read. It checks every event as it comes against
-// what holds whatever happens on the node: rules 1 and 3 of the contract.
+// journal is what a subscriber read. It checks every event against rules 1 and 3 of the contract,
+// which hold whatever happens on the node.
 type journal struct {
 	cache *pleg.PodCache
 
@@ -60,7 +60,7 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	// An exit event makes no inspection: lists may have confirmed the status since its TimeStamp.
+	// An exit event causes no inspection: lists may have confirmed the status since its TimeStamp.
 	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)
@@ -88,7 +88,7 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	}
 }
 
-// problems are the events that broke a rule.
+// problems returns the violations of the rules so far.
 func (j *journal) problems() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,7 +146,7 @@ func (j *journal) deaths() map[string]types.UID {
 	return pods
 }
 
-// ids returns the containers and sandboxes that there are events of.
+// ids returns the containers and sandboxes that have events.
 func (j *journal) ids() map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -183,7 +183,7 @@ func (j *journal) String() string {
 	return b.String()
 }
 
-// has tells whether there is an event of a type for a container.
+// has reports whether there is an event of a type for a container.
 func (j *journal) has(id string, typ pleg.PodLifeCycleEventType) bool {
 	return slices.Contains(j.types(id), typ)
 }

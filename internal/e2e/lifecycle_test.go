@@ -17,8 +17,8 @@ const (
 	removed = pleg.ContainerRemoved
 )
 
-// Containers that end in every way: the events come in order, and with the event
-// of its death each container's exit code and reason are in the cache.
+// Containers end in every way. Their events come in order, and the cache has the exit code and the
+// reason when the event of a death comes.
 func TestContainersLiveAndDie(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("lives")
@@ -50,7 +50,7 @@ func TestContainersLiveAndDie(t *testing.T) {
 
 			e := n.journal.event(id, died)
 			if s = containerIn(e.status, id); s == nil {
-				t.Fatal("the container is not in the cache when its death is told")
+				t.Fatal("the container is not in the cache when its death is reported")
 			}
 			if s.State != pleg.ContainerStateExited || s.ExitCode != c.code || s.Reason != c.reason {
 				t.Errorf("at the event: state %s, exit code %d, reason %s; want exited, %d, %s", s.State, s.ExitCode, s.Reason,
@@ -68,8 +68,7 @@ func TestContainersLiveAndDie(t *testing.T) {
 	}
 }
 
-// A container that exits at once may be over before anyone looks; its death is
-// told all the same, once.
+// A container that exits at once may be over before any list. Its death is still reported, once.
 func TestContainerThatExitsAtOnce(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("short")
@@ -77,7 +76,7 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 		id := n.run(pod, testnode.Container{Name: fmt.Sprintf("short-%d", i), Command: testnode.Exit(i)})
 		n.eventually("the death of a short container", func() string {
 			if !n.journal.has(id, died) {
-				return "not told"
+				return "not reported"
 			}
 			return ""
 		})
@@ -87,8 +86,7 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 	}
 }
 
-// A container that is created and not started has no events until it is started
-// or goes away, but is in the cache.
+// A created container has no events until it is started or removed, but it is in the cache.
 func TestContainerThatIsNeverStarted(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("created")
@@ -104,8 +102,8 @@ func TestContainerThatIsNeverStarted(t *testing.T) {
 	n.await(id, died, removed)
 }
 
-// A container is restarted as the kubelet does it: a new container of the same
-// name with a higher restart count, and later the old one is removed.
+// A container is restarted as the kubelet does it: a new container of the same name has a higher
+// restart count, and the old one is removed later.
 func TestContainerRestarts(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("restarts")
@@ -139,8 +137,8 @@ func TestContainerRestarts(t *testing.T) {
 	n.await(second, started)
 }
 
-// A pod goes away: its containers and its sandbox die and are removed, and
-// readers of the cache are told that it does not exist.
+// When a pod is removed, its containers and its sandbox die and are removed. Readers of the cache
+// then get an empty status.
 func TestPodIsRemoved(t *testing.T) {
 	n := newNode(t)
 	pod, other := n.runPod("goes"), n.runPod("stays")
@@ -173,8 +171,8 @@ func TestPodIsRemoved(t *testing.T) {
 	n.await(other.SandboxID, started)
 }
 
-// A pod's sandbox dies and is made anew under the same UID: both are the pod's,
-// the newest first, until the old one is removed.
+// A pod's sandbox dies and is made anew under the same UID. The pod has both, the newest first,
+// until the old one is removed.
 func TestSandboxIsRecreated(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("again")
@@ -207,8 +205,7 @@ func TestSandboxIsRecreated(t *testing.T) {
 	}
 }
 
-// A generator that starts on a node where things are, and a subscriber that
-// comes late, begin with what exists.
+// A generator that starts on a used node, and a subscriber that comes late, begin with what exists.
 func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	n := newBareNode(t)
 	pod := n.runPod("early")
@@ -229,7 +226,7 @@ func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	})
 	for id, want := range map[string]pleg.PodLifeCycleEventType{pod.SandboxID: started, running: started, ended: died} {
 		if got := late.types(id); len(got) != 1 || got[0] != want {
-			t.Errorf("the late subscriber was told %v of %.12s, want %s", got, id, want)
+			t.Errorf("the late subscriber was sent %v of %.12s, want %s", got, id, want)
 		}
 	}
 }

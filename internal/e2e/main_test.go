@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The attributes of tests that cmd/runtimes makes its table of.
+// The attributes of tests for the table of cmd/runtimes.
 const (
 	attrRuntime  = "runtime"
 	attrLists    = "lists"

@@ -8,12 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meters is what a generator and its adapter measure of themselves.
+// meters has the metrics of a generator and its adapter.
 type meters struct{ *prometheus.Registry }
 
 func newMeters() meters { return meters{prometheus.NewRegistry()} }
 
-// sum adds up a metric over its labels, of which the given ones must be there.
+// sum adds up the series of a metric that have the given labels.
 func (m meters) sum(t *testing.T, name string, labels ...string) (sum float64) {
 	t.Helper()
 	families, err := m.Gather()
@@ -39,7 +39,7 @@ func (m meters) sum(t *testing.T, name string, labels ...string) (sum float64) {
 	return sum
 }
 
-// checkBadData fails the test if a real runtime's data was called bad.
+// checkBadData fails the test if data of the real runtime counted as bad.
 func (m meters) checkBadData(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"pleg_bad_data_total", "pleg_cri_bad_items_total"} {
@@ -49,7 +49,7 @@ func (m meters) checkBadData(t *testing.T) {
 	}
 }
 
-// story is what became of a generator, for a log.
+// story summarizes the metrics, for a log.
 func (m meters) story(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

@@ -25,10 +25,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// notModelled are the fields that the models leave out, and why. Nothing else is excused. What
-// the script cannot show is held by tests of package criserver: how long things take, which of
-// two things at the same moment is first, what is lost when a reader goes or stalls, and the
-// addresses of pods, which are on the host's network here.
+// notModelled are the fields that the models leave out, and why. All others must match. Tests of package
+// criserver cover what the script cannot show: durations, the order of two things at the same moment, what
+// is lost when a reader leaves or stalls, and the addresses of pods, which are on the host's network here.
 var notModelled = map[protoreflect.FullName]string{
 	"runtime.v1.PodSandboxStatusResponse.info": "containerd sends it though nobody asked",
 	"runtime.v1.PodSandboxStatus.linux":        noKernel,
@@ -49,18 +48,18 @@ const (
 	noImages = "the model has names of images, and no images"
 )
 
-// stage is a runtime that the script is played on.
+// stage is a runtime on which the script is played.
 type stage struct {
 	*testnode.Client
 	*recorder
 	pods map[string]*testnode.Pod
-	ids  map[string]string // of containers, by their names in the script
+	ids  map[string]string // containers, by their names in the script
 
-	// killer returns what kills a container's process past the runtime.
+	// killer returns a function that kills a container's process without the runtime.
 	killer func(id string) (kill func() error, err error)
 	// whileDown calls a function while the runtime does not run.
 	whileDown func(func() error) error
-	// settled returns a look when all has happened. want is the look of the model; nil on
+	// settled returns a look when everything has happened. want is the look of the model; nil on
 	// the model's own stage.
 	settled func(want []string) ([]string, error)
 }
@@ -69,17 +68,17 @@ type stage struct {
 type scene struct {
 	name string
 	racy bool     // see recorder
-	not  []string // the runtimes that it is left out on
+	not  []string // the runtimes that skip it
 	do   func(ctx context.Context, s *stage) error
 }
 
-// polite ends with 7 when it is asked to.
+// polite exits with 7 on SIGTERM.
 var polite = testnode.Script("trap 'exit 7' TERM", "sleep 1000000 & wait")
 
-// absent is a command that is not there.
+// absent is a command that does not exist.
 var absent = []string{"/absent"}
 
-// eater is a command that uses up the memory of its container, and is killed for that.
+// eater is a command that uses up its container's memory, and is killed for that.
 var eater = testnode.Script("x=aaaaaaaaaaaaaaaa", "while :; do x=$x$x; done")
 
 // script has every call that changes something, in the states that make a difference.
@@ -106,7 +105,7 @@ var script = []scene{
 	remove("a/app.0"),
 	remove("a/app.0"),
 	stop("a/app.0", 60),
-	create("a/app.1", testnode.Sleep()), // CRI-O kills at once, but asks first
+	create("a/app.1", testnode.Sleep()), // CRI-O sends SIGTERM first, even with timeout 0
 	start("a/app.1"),
 	stop("a/app.1", 0),
 	create("a/app.2", polite),
@@ -122,7 +121,7 @@ var script = []scene{
 	create("a/idle.2", polite),
 	stopPod("a").aRace(),
 	stopPod("a"),
-	// containerd 2.0 to 2.2 create it all the same; the model is 2.4.
+	// containerd 2.0 to 2.2 create it anyway; the model is 2.4.
 	create("a/late.0", polite).notOn("containerd-2.0", "containerd-2.1", "containerd-2.2"),
 	remove("a/app.3"),
 	removePod("a").aRace(),
@@ -208,7 +207,7 @@ func removePod(name string) scene {
 	})
 }
 
-// create creates a container; its name is that of the pod, its own and its attempt.
+// create creates a container; its name has the pod, the container's name and its attempt.
 func create(name string, command []string) scene {
 	return createWith(testnode.Container{Command: command}, name)
 }
@@ -225,7 +224,7 @@ func createWith(c testnode.Container, name string) scene {
 	}}
 }
 
-// containerCall is a call for a container, or none if it could not be created.
+// containerCall is a call for a container. It does nothing if the container could not be created.
 func containerCall(what, name string, call func(ctx context.Context, s *stage, id string) error) scene {
 	return scene{name: what + " " + name, do: func(ctx context.Context, s *stage) error {
 		if s.ids[name] == "" {
@@ -312,7 +311,7 @@ func modelOf(r testnode.Runtime) criserver.Model {
 	return criserver.Containerd2
 }
 
-// play plays a scene, and returns how it ended.
+// play plays a scene, and returns its answer and the look after it.
 func (s *stage) play(t *testing.T, scene scene, want []string) []string {
 	t.Helper()
 	s.racy = scene.racy
@@ -374,7 +373,7 @@ func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	}
 	s.whileDown = func(do func() error) error {
 		server.Down()
-		synctest.Wait() // or the stream would be opened on the connection that is ending
+		synctest.Wait() // otherwise the stream would open on the connection that is ending
 		if err := do(); err != nil {
 			return err
 		}
@@ -423,7 +422,7 @@ func runCommand(ctx context.Context, p *criserver.Process) int {
 	}
 }
 
-// realStage is a stage with the runtime that is named.
+// realStage is a stage with the chosen runtime.
 func realStage(t *testing.T, shuffled bool) *stage {
 	n := newBareNode(t)
 	s := newStage(n.client, shuffled)
@@ -444,13 +443,11 @@ func realStage(t *testing.T, shuffled bool) *stage {
 	return s
 }
 
-// quiet is how long a runtime must have shown what is wanted. What comes later is seen after the
-// next call.
+// quiet is how long a runtime must have shown the wanted look. Later changes are seen after the next call.
 const quiet = 100 * time.Millisecond
 
-// patiently returns a function that waits until the runtime shows what is wanted and goes on to
-// do so; if that does not come, it returns what there is. Once that has happened, it has less
-// patience.
+// patiently returns a function that waits until the runtime shows the wanted look, and keeps showing it. If
+// that does not come, the function returns the last look, and waits less from then on.
 func (s *stage) patiently(ctx context.Context) func(want []string) ([]string, error) {
 	patience := 30 * time.Second
 	return func(want []string) ([]string, error) {

@@ -21,21 +21,21 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// patience is how long a test waits for something that must come. It is no
-// measure of speed: the machine may be busy with other things.
+// patience is how long a test waits for something that must come. It does not measure speed,
+// because the machine may be busy.
 const patience = 2 * time.Minute
 
-// each bounds a test: the bound of go test is one of all together.
+// each bounds one test; go test's own bound is for all tests together.
 var each = flag.Duration("each", 10*time.Minute, "how long a test may run before it ends the program")
 
-// node is a container runtime with the library watching it.
+// node is a container runtime that the library watches.
 type node struct {
 	t      *testing.T
-	ctx    context.Context // ends when patience with the whole test does
+	ctx    context.Context // the test's
 	daemon *testnode.Daemon
 	client *testnode.Client // for the test's own calls
 
-	reconnect func() // of a proxy before a daemon that is back; set by the test that has one
+	reconnect func() // reconnects a proxy after a restart; set by the test that has one
 
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
@@ -44,8 +44,7 @@ type node struct {
 	meters  meters
 }
 
-// newNode starts a runtime and a generator on it, and takes both down with
-// the test.
+// newNode starts a runtime with a generator on it. Both end with the test.
 func newNode(t *testing.T, opts ...pleg.Option) *node {
 	t.Helper()
 	n := newBareNode(t)
@@ -53,7 +52,7 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return n
 }
 
-// newBareNode starts a runtime that nothing watches yet.
+// newBareNode starts a runtime without a generator.
 func newBareNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, ctx: t.Context()}
@@ -72,7 +71,7 @@ func (n *node) watch(opts ...pleg.Option) {
 	n.watchOver([]cri.Option{cri.WithoutExitEvents()}, opts...)
 }
 
-// watchOver starts a generator on the node, with options of its connection.
+// watchOver starts a generator on the node, with options for its connection.
 func (n *node) watchOver(connection []cri.Option, opts ...pleg.Option) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
@@ -134,8 +133,7 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until a condition holds. The condition says what is still
-// missing, or nothing.
+// eventually waits until missing returns ""; until then, missing returns what is missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string
@@ -219,7 +217,7 @@ func (n *node) run(p *testnode.Pod, c testnode.Container) string {
 	return id
 }
 
-// must fails the test if something that it did itself did not work.
+// must fails the test if one of its own steps has failed.
 func (n *node) must(err error) {
 	n.t.Helper()
 	if err != nil {
@@ -227,9 +225,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// signal ends a container by a signal to its process, past the runtime. It sends
-// it again until the process has gone: a shell that has just begun to run may not
-// have set its trap yet.
+// signal ends a container with a signal to its process, without the runtime. It repeats the signal
+// until the process has gone, because a new shell may not have set its trap yet.
 func (n *node) signal(id string, s unix.Signal) {
 	n.t.Helper()
 	pid, err := n.client.Pid(n.ctx, id)
@@ -247,7 +244,7 @@ func (n *node) signalPid(pid int, s unix.Signal) {
 	n.t.Fatalf("process %d does not go", pid)
 }
 
-// awaitExit waits until the runtime says that a container has exited, and returns its status.
+// awaitExit waits until the runtime shows a container as exited, and returns its status.
 func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -261,7 +258,7 @@ func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	return nil
 }
 
-// subscribe reads a subscription of its own into a journal, until the test ends.
+// subscribe reads a new subscription into a journal, until the test ends.
 func (n *node) subscribe(capacity int) *journal {
 	ctx, stop := context.WithCancel(context.Background())
 	j := newJournal(n.cache)
@@ -281,7 +278,7 @@ func (n *node) subscribe(capacity int) *journal {
 	return j
 }
 
-// testLogger logs to a test: seen when the test fails, or with -v.
+// testLogger logs to a test; the log shows when the test fails, or with -v.
 func testLogger(t *testing.T) klog.Logger {
 	return funcr.New(func(prefix, args string) { t.Log(prefix, args) }, funcr.Options{})
 }

@@ -14,7 +14,7 @@ import (
 
 var restarts = flag.Int("restarts", 3, "how often TestRestarts kills the runtime and starts it again")
 
-// recovery is something of a generator that a runtime's restart ends, and that comes back soon
+// recovery is a part of a generator that a restart of the runtime interrupts. It must be back soon
 // after the runtime serves again.
 type recovery struct {
 	what    string
@@ -24,8 +24,8 @@ type recovery struct {
 	samples measure.Samples
 }
 
-// A runtime that is killed and started again, several times: a generator lists it again, and
-// has its event stream again, soon after it serves, whether the generator polls or not.
+// The runtime is killed and started again, several times. Soon after it serves, a generator lists
+// it again and has its event stream again, whether the generator polls or not.
 func TestRestarts(t *testing.T) {
 	n := newNode(t)
 	polling := n.beside(pleg.WithPollingOnly())
@@ -53,7 +53,7 @@ func TestRestarts(t *testing.T) {
 				return ""
 			})
 		}
-		// A client tries again ever more seldom while the runtime is away.
+		// A client retries less and less often while the runtime is away.
 		pause(n.ctx, rand.N(5*time.Second))
 		n.must(n.daemon.Restart(n.ctx))
 		served := time.Now()

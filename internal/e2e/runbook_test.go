@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// healthz is what the runbooks read of an agent's answer.
+// healthz is the part of an agent's answer that the runbooks use.
 type healthz struct {
 	Sentence    string
 	StuckRelist struct {
@@ -26,7 +26,7 @@ type healthz struct {
 	}
 }
 
-// askHealthz asks the agent that the node stands for.
+// askHealthz returns what an agent with this node's generator answers.
 func (n *node) askHealthz() (h healthz) {
 	n.t.Helper()
 	w := httptest.NewRecorder()
@@ -35,7 +35,7 @@ func (n *node) askHealthz() (h healthz) {
 	return h
 }
 
-// shell returns what a command prints, with the state folder of this containerd for the usual one.
+// shell returns the output of a command, with this containerd's state folder in place of the usual one.
 func (n *node) shell(command string) string {
 	n.t.Helper()
 	state := filepath.Dir(n.daemon.Socket())
@@ -47,8 +47,8 @@ func (n *node) shell(command string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The commands of docs/OPERATING.md lead from the answer of an agent to the shim of the pod that blocks
-// the runtime's lists. Killing it ends that whole pod, and no other.
+// The commands of docs/OPERATING.md lead from an agent's answer to the shim of the pod that blocks
+// the runtime's lists. Killing the shim ends that whole pod, and no other.
 func TestRunbookOfBlockedLists(t *testing.T) {
 	n := newNode(t)
 	if !n.daemon.Runtime().LocksStatuses {
@@ -104,7 +104,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 }
 
-// A runtime that answers nothing is said to be restarted, and nothing else.
+// If the runtime answers nothing, the sentence asks for its restart, and for nothing else.
 func TestRunbookOfFrozenRuntime(t *testing.T) {
 	n := newNode(t)
 	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})

@@ -21,13 +21,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short look.
+// By default a short run.
 var (
 	shimAgents = flag.Int("shim.agents", 50, "how many agents TestShimsKeepNothing starts and ends")
 	shimPods   = flag.Int("shim.pods", 3, "how many pods TestRemovalOfPodsWhoseShimsAreAsked removes, asked and not asked")
 )
 
-// shimOf returns the process of a pod's shim.
+// shimOf returns the PID of a pod's shim.
 func (n *node) shimOf(pod *testnode.Pod) int {
 	n.t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -63,7 +63,7 @@ func (n *node) memoryOf(pid int) (kib int) {
 	return kib
 }
 
-// bareContainerd starts a node with containerd.
+// bareContainerd starts a node with containerd, and skips the test on other runtimes.
 func bareContainerd(t *testing.T) *node {
 	t.Helper()
 	n := newBareNode(t)
@@ -73,15 +73,15 @@ func bareContainerd(t *testing.T) *node {
 	return n
 }
 
-// Agents that come and go while containerd is away leave no descriptor in a shim, and a shim that they have asked has
-// each exit for the next.
+// Agents that come and go while containerd is away leave no descriptor in a shim. A shim that they
+// have asked reports each exit to the next agent.
 func TestShimsKeepNothing(t *testing.T) {
 	n := bareContainerd(t)
 	pod := n.runPod("shim")
 	mortals := n.runMortals(pod, 1, 1)[0]
 	pid := n.shimOf(pod)
 	n.must(n.daemon.Kill())
-	time.Sleep(time.Second) // its connections are closed
+	time.Sleep(time.Second) // until the shim's connections are closed
 	files, memory := n.filesOf(pid), n.memoryOf(pid)
 	agent := func(until func(r *cri.Runtime, exits chan pleg.ContainerExit)) {
 		r, err := cri.Dial(n.daemon.Endpoint(), cri.WithLogger(logr.Discard()))
@@ -151,8 +151,8 @@ func (n *node) awaitGone(pid int) {
 	})
 }
 
-// A shim that is stopped and one that is killed keep the exits of their own pods only, and the report says so. The
-// stopped one reports its exit when it goes on.
+// A stopped shim and a killed one hide only the exits of their own pods, and the report says so.
+// The stopped one reports its exit when it goes on.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
 	told := n.watchExits(false)
@@ -184,13 +184,13 @@ func TestFrozenAndKilledShims(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	n.eventually("the report", func() string {
-		// Each has a sandbox and a container.
+		// Each pod has a sandbox and a container.
 		if text := told.witnesses(); !strings.Contains(text, "no shim: 4 of 6 containers: ") {
 			return text
 		}
 		return ""
 	})
-	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // a shell that a stopped parent does not wait for
+	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once: the stopped shim does not reap it
 	n.must(thaw())
 	n.eventually("the exit behind the stopped shim", func() string {
 		if exits := told.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
@@ -204,7 +204,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 	n.must(n.daemon.Restart(n.ctx))
 }
 
-// Pods are removed, and their shims end, as quickly with an agent that is connected to them as without.
+// Pods are removed, and their shims end, as quickly with an agent connected to the shims as without.
 func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 	n := bareContainerd(t)
 	removal := func(told *toldExits) (took measure.Samples) {
@@ -234,13 +234,13 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 		return took
 	}
 	without := removal(nil)
-	with := removal(n.watchExits(false)) // it makes no lists, and so stays connected for a minute
+	with := removal(n.watchExits(false)) // the watch makes no lists, and so stays connected for a minute
 	for name, s := range map[string]measure.Samples{"with": with, "without": without} {
 		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s",
 			n.daemon.Runtime().Name, len(s), name,
 			measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
-	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second { // a busy machine keeps it too
+	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second { // even on a busy machine
 		t.Errorf("the median of removals with calls is %v", with.Quantile(0.5))
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run. docs/RUNTIMES.md has 200.
+// By default a short run; docs/RUNTIMES.md has 200.
 var (
 	shortLives = flag.Int("short.lives", 20, "how many containers TestShortLives runs")
 	shortKept  = flag.Int("short.kept", 24, "how many containers TestShortContainers runs")
@@ -35,17 +35,17 @@ type exitStream struct {
 	pleg.ExitSource
 }
 
-// shortCalls counts the calls of a handler for one container, and has the code of its last event.
+// shortCalls counts a handler's calls for one container, and has the exit code of the last event.
 type shortCalls struct{ created, started, died, ended, removed, code int }
 
-// shortWatcher is a handler of its own generator.
+// shortWatcher is a handler with a generator of its own.
 type shortWatcher struct {
 	name  string
 	mu    sync.Mutex
 	calls map[string]shortCalls // by container; guarded by mu
 }
 
-// watchShort starts a watcher of a runtime that is made of the real one.
+// watchShort starts a watcher of a variant of the real runtime.
 func (n *node) watchShort(name string, variant func(*cri.Runtime) pleg.Runtime) *shortWatcher {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(),
@@ -96,7 +96,7 @@ func (w *shortWatcher) handler() pleg.Handler {
 	}
 }
 
-// summary returns how many calls there were, and what each container had that should have had others.
+// summary returns the sums of the calls, and each container with wrong calls.
 func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text string, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,8 +121,8 @@ func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text stri
 		len(codes), sum.created, sum.started, sum.died, sum.ended, sum.removed, right, wrong), len(wrong) == 0
 }
 
-// runShort runs containers that exit, in pods of ten, four at a time. It returns their exit codes. life is how long
-// the i-th container lives, and then is called after its start.
+// runShort runs containers that exit, in pods of ten, four at a time, and returns their exit codes.
+// life is how long the i-th container lives; then is called after its start.
 func (n *node) runShort(count int, life func(i int) time.Duration, then func(id string) error) map[string]int {
 	n.t.Helper()
 	const workers, perPod = 4, 10
@@ -163,7 +163,7 @@ func (n *node) runShort(count int, life func(i int) time.Duration, then func(id 
 	return codes
 }
 
-// called waits until the watchers had the calls that are wanted, and fails if another comes later.
+// called waits until the watchers have the wanted calls, and fails if more come later.
 func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortWatcher) {
 	n.t.Helper()
 	for _, w := range watchers {
@@ -174,7 +174,7 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 			return ""
 		})
 	}
-	time.Sleep(3 * time.Second) // for what is called twice
+	time.Sleep(3 * time.Second) // for calls that come twice
 	for _, w := range watchers {
 		text, complete := w.summary(codes, want)
 		if !complete {
@@ -184,7 +184,7 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 	}
 }
 
-// Containers that live 20 ms, and are removed 200 ms after they were started, are all reported.
+// Containers that live 20 ms, and are removed 200 ms after their start, are all reported.
 func TestShortLives(t *testing.T) {
 	n := newBareNode(t)
 	both := n.watchShort("with exit events", func(r *cri.Runtime) pleg.Runtime { return r })
@@ -193,7 +193,7 @@ func TestShortLives(t *testing.T) {
 	codes := n.runShort(*shortLives, life, func(id string) error {
 		time.Sleep(200 * time.Millisecond)
 		err := n.client.Remove(n.ctx, id)
-		// On a busy machine containerd takes the container for running yet, and refuses.
+		// On a busy machine containerd still takes the container as running, and refuses.
 		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 			err = n.client.Remove(n.ctx, id)

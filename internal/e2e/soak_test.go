@@ -31,14 +31,14 @@ var (
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
 )
 
-// Under fire: containers live and die while the runtime is frozen, killed,
-// restarted, and, where it takes that, has its socket replaced, and while subscribers stall, come and
-// go. By the test's own book nothing is lost, nothing is invented and nothing
-// comes out of order; what a reader of the cache sees is never older than it
+// Under fire: containers live and die while the runtime is frozen, killed, restarted or, if it
+// allows that, has its socket replaced. Subscribers stall, come and go. By the test's own book, no
+// event is lost, invented or out of order. A reader of the cache never sees a status that is older
+// than it asked for. And nothing grows.
 // asked for; and nothing grows.
 //
-// The soak is made in rounds that end with a reckoning in peace. What a first
-// round leaves behind is the measure for all others.
+// The soak runs in rounds that end with a reckoning in peace. The first round's footprint is the
+// measure for all others.
 func TestSoak(t *testing.T) {
 	n := newBareNode(t)
 	ctx := n.ctx
@@ -96,7 +96,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soak is a node under fire and everything that looks at it.
+// soak is a node under fire, and everything that watches it.
 type soak struct {
 	*testing.T
 	node       *node
@@ -125,7 +125,7 @@ func newSoak(t *testing.T, n *node) *soak {
 	return s
 }
 
-// generate starts a generator, with options of its connection.
+// generate starts a generator, with options for its connection.
 func (s *soak) generate(connection ...cri.Option) generator {
 	runtime, err := cri.Connect(s.node.ctx, s.node.daemon.Endpoint(), connection...)
 	s.must(err)
@@ -145,7 +145,7 @@ func (s *soak) must(err error) {
 	}
 }
 
-// round lives lives under fire.
+// round runs lives under fire.
 func (s *soak) round(ctx context.Context, lives int) {
 	s.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -174,8 +174,8 @@ func (s *soak) round(ctx context.Context, lives int) {
 	}
 }
 
-// reckon waits until every subscriber's replayed state equals the runtime's list,
-// and judges what they were told by the book.
+// reckon waits until every subscriber's replayed state equals the runtime's list, and judges the
+// subscribers' events by the book.
 func (s *soak) reckon(ctx context.Context) {
 	s.Helper()
 	s.audience.setCalm(true)
@@ -188,7 +188,7 @@ func (s *soak) reckon(ctx context.Context) {
 			}
 			if time.Now().After(deadline) {
 				if difference != "" {
-					s.Errorf("%s: replayed, what it was told is not what the runtime lists: %s", l.name, difference)
+					s.Errorf("%s: its replayed events do not match the runtime's list: %s", l.name, difference)
 				}
 				if uncoded != "" {
 					s.Errorf("%s: %s", l.name, uncoded)
@@ -219,11 +219,11 @@ func (s *soak) reckon(ctx context.Context) {
 	}
 }
 
-// awaitStreams waits until no stream of a generator waits for its next connection: a footprint without it
-// would count it as growth in the next round.
+// awaitStreams waits until no stream of a generator waits to reconnect. Otherwise the next round
+// would count that stream as growth.
 func (s *soak) awaitStreams(ctx context.Context, g generator) {
 	s.Helper()
-	deadline := time.Now().Add(2 * time.Minute) // the longest wait between two connections is one
+	deadline := time.Now().Add(2 * time.Minute) // the longest back-off is one minute
 	for {
 		report := g.HealthReport()
 		waits := func(stream pleg.StreamReport) bool {
@@ -240,7 +240,7 @@ func (s *soak) awaitStreams(ctx context.Context, g generator) {
 	}
 }
 
-// wrong returns, and forgets, what was wrong with what guests were told.
+// wrong returns and forgets what was wrong with the events of guests.
 func (a *audience) wrong() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -282,12 +282,12 @@ func (s *soak) difference(ctx context.Context, l *listener) string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(listed)) {
 		if present[id] != listed[id] {
-			return fmt.Sprintf("%.12s is %s, told was %q", id, listed[id], present[id])
+			return fmt.Sprintf("%.12s is %s, by the events %q", id, listed[id], present[id])
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(present)) {
 		if listed[id] == "" {
-			return fmt.Sprintf("%.12s is not listed, told was %q", id, present[id])
+			return fmt.Sprintf("%.12s is not listed, by the events %q", id, present[id])
 		}
 	}
 	return ""
@@ -304,10 +304,10 @@ func (f footprint) String() string {
 		float64(f.heap)/(1<<20))
 }
 
-// The allowances of grownFrom: a connection that is being replaced; and in memory
-// what maps keep, most of all the last removed containers, of which the generator
-// remembers 8192 at most in less than 1 MiB, twice. A goroutine leaked by every tenth of
-// the bounded soak's lives, or 400 bytes by each of 10,000, are above.
+// The allowances of grownFrom: a connection that is being replaced, and the memory that maps keep.
+// Most of that is for removed containers: each of the two generators remembers at most 8192, in
+// less than 1 MiB. A goroutine leaked by every tenth of the bounded soak's lives exceeds them, and
+// so do 400 bytes leaked by each of 10,000 lives.
 const (
 	moreGoroutines  = 3
 	moreDescriptors = 2
@@ -326,8 +326,8 @@ func (f footprint) grownFrom(first footprint) string {
 	return ""
 }
 
-// footprint measures what this process holds at the least: guests come and go
-// meanwhile. It goes on until there is no growth, or it has seen enough.
+// footprint measures the least that this process holds, because guests come and go meanwhile. It
+// goes on until there is no growth, or until its time is up.
 func (s *soak) footprint(ctx context.Context, first footprint) footprint {
 	s.Helper()
 	var least footprint

@@ -15,29 +15,28 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// recorder writes down what a CRI runtime shows: its events, its lists and its statuses. IDs
-// become names, and times become what matters about them, so that two runtimes can be
-// compared.
+// recorder records what a CRI runtime shows: its events, its lists and its statuses. It replaces
+// IDs by names, and times by what matters about them, so that two runtimes can be compared.
 type recorder struct {
 	client runtimeapi.RuntimeServiceClient
 	// ignored are the fields that are left out.
 	ignored map[protoreflect.FullName]string
-	// shuffled says that the runtime may send the events of one container in any order.
+	// shuffled is true if the runtime may send the events of one container in any order.
 	shuffled bool
-	// racy says that the order of one container's events, and what they tell of the pod's
-	// containers, depend on who was faster.
+	// racy is true if a race decides the order of one container's events, and what they report of
+	// the pod's containers.
 	racy bool
 
-	names  map[string]string // ID → name, of all that was seen so far
+	names  map[string]string // ID → name, of everything seen so far
 	listed map[string]int64  // ID → created_at of the last list
-	before map[string]int64  // object and field → the time at the end of the last step
-	now    map[string]int64  // the same, of the present look
+	before map[string]int64  // object and field → its time at the end of the last step
+	now    map[string]int64  // the same, for the present look
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // since the last step; guarded by mu
 }
 
-// statesInEvent are what an event tells of the pod beside itself.
+// statesInEvent are the fields of an event that describe the pod's other objects.
 var statesInEvent = []protoreflect.FullName{
 	"runtime.v1.ContainerEventResponse.containers_statuses",
 	"runtime.v1.PodSandboxStatus.state",
@@ -54,7 +53,7 @@ func (r *recorder) follow(stream grpc.ServerStreamingClient[runtimeapi.Container
 	for {
 		e, err := stream.Recv()
 		if err != nil {
-			return // its end is that of the test, or of the runtime
+			return // the test or the runtime has ended it
 		}
 		r.mu.Lock()
 		r.events = append(r.events, e)
@@ -62,7 +61,7 @@ func (r *recorder) follow(stream grpc.ServerStreamingClient[runtimeapi.Container
 	}
 }
 
-// endStep has the next look begin without events, and compare times with those of the last.
+// endStep ends a step: the next look begins without events, and compares its times with this step's.
 func (r *recorder) endStep() {
 	r.before = r.now
 	r.mu.Lock()
@@ -125,8 +124,8 @@ func (r *recorder) look(ctx context.Context) ([]string, error) {
 	return append(r.eventLines(events), shown...), nil
 }
 
-// eventLines returns the events of each sandbox and each container: the order between them is
-// not that of the calls on any runtime.
+// eventLines returns the events, sorted by sandbox and container, because no runtime keeps the
+// order of the calls between them.
 func (r *recorder) eventLines(events []*runtimeapi.ContainerEventResponse) []string {
 	var lines []string
 	slices.SortStableFunc(events, func(a, b *runtimeapi.ContainerEventResponse) int {
@@ -157,8 +156,8 @@ func (r *recorder) nameOf(id string) string {
 	return "unknown"
 }
 
-// text writes the fields of a message that are set. key is what the message is about, for
-// the times, and empty for an event; id is the object.
+// text formats the fields of a message that are set. key names the message for its times, and is
+// empty for an event; id is the object.
 func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	var fields []protoreflect.FieldDescriptor
 	for f := range m.Range {
@@ -206,7 +205,7 @@ func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	return strings.Join(parts, " ")
 }
 
-// value writes a value with names in place of IDs.
+// value formats a value, with names in place of IDs.
 func (r *recorder) value(s string) string {
 	if name, ok := r.names[s]; ok {
 		return name
@@ -214,8 +213,8 @@ func (r *recorder) value(s string) string {
 	return s
 }
 
-// times writes what matters about a time: whether there is one, whether it has changed since the
-// last step, and how it lies to the one of the list.
+// times formats what matters about a time: whether it is set, whether it has changed since the last
+// step, and how it compares with the time in the list.
 func (r *recorder) times(key, id, field string, t int64) string {
 	text := "set"
 	if t < 0 {
@@ -235,7 +234,7 @@ func (r *recorder) times(key, id, field string, t int64) string {
 	return text
 }
 
-// briefly writes the names and states of containers.
+// briefly formats the names and states of containers.
 func (r *recorder) briefly(statuses []*runtimeapi.ContainerStatus) string {
 	var all []string
 	for _, s := range statuses {

@@ -16,13 +16,12 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// listCalls are the calls that a list may consist of: with streaming lists, and
-// without.
+// listCalls are the calls of a full list, with and without streaming lists.
 var listCalls = []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"}
 
-// A runtime that is stuck: the generator becomes unhealthy and names the call, its
-// readers can be cancelled, nothing is invented; when the runtime goes on,
-// everything that happened meanwhile is told.
+// The runtime is stuck: the generator becomes unhealthy and names the call, its readers can be
+// cancelled, and it invents nothing. When the runtime goes on, the generator reports everything
+// that happened meanwhile.
 func TestRuntimeIsFrozen(t *testing.T) {
 	const threshold = 2 * time.Second
 	n := newNode(t, pleg.WithRelistThreshold(threshold))
@@ -49,8 +48,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 		!strings.Contains(text, "; threshold is "+threshold.String()) {
 		t.Errorf("Healthy's error begins %q; want the kubelet's words", text)
 	}
-	// With the runtime stuck, the call that is stuck must be named as soon as the
-	// error tells of a hang, and from then on.
+	// While the runtime is stuck, the error must come to name the stuck call.
 	n.eventually("naming the call", func() string {
 		_, err := n.pleg.Healthy()
 		if err == nil {
@@ -84,8 +82,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 	n.await(pod.SandboxID, started)
 }
 
-// A runtime that is killed, and started again: what died meanwhile is told, what
-// did not is not, and life goes on.
+// The runtime is killed, and started again. Only what died meanwhile is reported, and life goes on.
 func TestRuntimeIsKilled(t *testing.T) {
 	for _, how := range []struct {
 		name string
@@ -114,7 +111,7 @@ func TestRuntimeIsKilled(t *testing.T) {
 				}
 				return ""
 			})
-			// The pods are still what they were when the runtime was seen last.
+			// The pods are as the runtime showed them last.
 			if s, err := n.cache.Get(pod.UID); err != nil || len(s.ContainerStatuses) != 2 {
 				t.Errorf("with the runtime gone the cache says %+v, %v", s, err)
 			}
@@ -139,8 +136,7 @@ func TestRuntimeIsKilled(t *testing.T) {
 	}
 }
 
-// relistTwice makes sure that two full relists have been made and delivered,
-// during which whatever is to be told would be.
+// relistTwice waits for two full relists, after which every event that is due has been delivered.
 func (n *node) relistTwice() {
 	n.t.Helper()
 	done := make(chan struct{})
@@ -156,8 +152,8 @@ func (n *node) relistTwice() {
 	}
 }
 
-// 150 pods, the kubelet's usual limit and more: all of them are listed and told
-// of, each once, and an idle node makes no events.
+// 150 pods, more than the kubelet's usual limit: all of them are listed and reported, each once,
+// and an idle node makes no events.
 func TestManyPods(t *testing.T) {
 	const pods = 150
 	n := newNode(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Containers die, and runc does not get done with deleting them; the last time for half a minute, in
-// which containerd gives up and tries again. Exit events tell each death at once all the same. From a
-// period later the exit is in the metric and in the report, until runc goes on. Now and then the exit
-// event is late as well: see TestExitWithoutDeletion.
+// Containers die while runc is stuck in their deletion; the last time for half a minute, in which
+// containerd gives up and tries again. Exit events still report each death at once. A period later
+// the metric and the report have the exit, until runc goes on. Sometimes the exit event is late as
+// well: see TestExitWithoutDeletion.
 func TestUnconfirmedExit(t *testing.T) {
 	const deaths, hangs = 5, 30 * time.Second
 	n := newBareNode(t)
@@ -97,7 +97,7 @@ func TestUnconfirmedExit(t *testing.T) {
 	w.eachDiedOnce()
 	t.Logf("end → ContainerDied: p50 %s, max %s", measure.Milliseconds(delivered.Quantile(0.5)),
 		measure.Milliseconds(delivered.Quantile(1)))
-	if p50 := delivered.Quantile(0.5); p50 > time.Second { // a busy machine keeps it too
+	if p50 := delivered.Quantile(0.5); p50 > time.Second { // even on a busy machine
 		t.Errorf("p50 is %v", p50)
 	}
 }

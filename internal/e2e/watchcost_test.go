@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short look at a small node. docs/RUNTIMES.md has 110 containers and a minute.
+// By default a short run on a small node. docs/RUNTIMES.md has 110 containers and a minute.
 var (
 	costContainers = flag.Int("cost.containers", 11, "how many containers run while TestCostOfWatches measures")
 	costFor        = flag.Duration("cost.for", 2*time.Second, "how long it measures")
@@ -98,7 +98,7 @@ func TestCostOfWatches(t *testing.T) {
 		return ""
 	})
 	t.Log(with.ask(""))
-	time.Sleep(min(*costFor, 5*time.Second)) // what follows the start is over
+	time.Sleep(min(*costFor, 5*time.Second)) // until the work after the start is done
 	var before, after [2]usage
 	for i, w := range watchers {
 		before[i] = w.used()

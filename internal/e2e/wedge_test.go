@@ -17,18 +17,18 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The three ways in which a node most often goes wrong, made on purpose: a container that is
-// wedged, an exit that the runtime does not get done with, a shim that does nothing. The tests
-// here say what runtimes do then, without a generator.
+// The three most common faults of a node, made on purpose: a container that is stuck, an exit that
+// the runtime does not finish, a shim that does nothing. The tests here show what runtimes do then,
+// without a generator.
 
-// blockRunc has a command of runc hang, for a container or, if id is empty, for all, until it is
+// blockRunc makes a command of runc block, for a container or, if id is empty, for all, until it is
 // healed or the test ends.
 func (n *node) blockRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
 	return n.injectRunc(n.daemon.BlockRunc(command, id))
 }
 
-// failRunc has a command of runc fail, as blockRunc has it hang.
+// failRunc makes a command of runc fail; its arguments are those of blockRunc.
 func (n *node) failRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
 	return n.injectRunc(n.daemon.FailRunc(command, id))
@@ -55,9 +55,9 @@ func (n *node) awaitMet(f *testnode.RuncFault) {
 	}
 }
 
-// wedge has a change of a running container's resources hang, as behind a shim or a kernel that
-// is stuck: see Runtime.LocksStatuses. heal ends that, and returns when the change was made; the end
-// of the test does so too.
+// wedge blocks a change of a running container's resources, as a stuck shim or kernel would: see
+// Runtime.LocksStatuses. heal releases the change, and returns when it was made; the end of the
+// test calls heal too.
 func (n *node) wedge(id string) (heal func()) {
 	n.t.Helper()
 	f := n.blockRunc("update", id)
@@ -78,8 +78,8 @@ func (n *node) wedge(id string) (heal func()) {
 	return heal
 }
 
-// stopShim stops the process that looks after a running container, which then does not reap it, until
-// resume is called or the test ends.
+// stopShim stops the shim of a running container until resume is called or the test ends. A stopped
+// shim does not reap its container.
 func (n *node) stopShim(id string) (resume func()) {
 	n.t.Helper()
 	pid, err := n.client.Shim(n.ctx, id)
@@ -97,7 +97,7 @@ func (n *node) stopShim(id string) (resume func()) {
 // long is the time after which an unanswered call counts as stuck: a hundred times what an answer takes.
 const long = time.Second
 
-// calls are calls to the runtime, by what a test calls them.
+// calls are calls to the runtime, by their names in a test.
 type calls map[string]func(context.Context) error
 
 // stuck makes the calls in parallel, and reports for each whether it is stuck.
@@ -149,12 +149,12 @@ func (n *node) wants(id string, want runtimeapi.ContainerState) {
 	}
 }
 
-// awaitTold waits until the exit of a container is told, and returns it and when that was.
+// awaitTold waits until the exit of a container is reported, and returns it with the time of the report.
 func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, at time.Time) {
 	n.t.Helper()
 	n.eventually("the exit", func() string {
 		if len(told.of(id)) == 0 {
-			return "not told"
+			return "not reported"
 		}
 		return ""
 	})
@@ -163,16 +163,16 @@ func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, a
 	return told.exits[id][0], told.first[id]
 }
 
-// eventOf returns when CRI's own event of a container's end came, zero if it has not.
+// eventOf returns when CRI's own event of a container's end came; zero if it has not.
 func (e *toldExits) eventOf(id string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ends[id]
 }
 
-// A container whose resources are changed by a runc that is stuck. containerd then answers no list of
-// containers, whatever it is a list of, and sends no event of any container, for as long as that
-// lasts; statuses of the others, sandboxes and containerd's own exit events go on.
+// runc is stuck while it changes a container's resources. Until that ends, containerd answers no
+// list of containers, whatever its filter, and sends no event of any container. Statuses of the
+// others, sandboxes and containerd's own exit events go on.
 func TestWedgedContainer(t *testing.T) {
 	n := newBareNode(t)
 	promised := n.daemon.Runtime()
@@ -190,7 +190,7 @@ func TestWedgedContainer(t *testing.T) {
 	shown := time.Now()
 	exit, at := n.awaitTold(told, b)
 	if exit.ExitCode != 3 {
-		t.Errorf("told is %+v", exit)
+		t.Errorf("reported is %+v", exit)
 	}
 	lists := calls{
 		"a list of all":            n.listOf(nil),
@@ -211,12 +211,12 @@ func TestWedgedContainer(t *testing.T) {
 	}
 	for what, hangs := range n.stuck(lists) {
 		if hangs != promised.LocksStatuses {
-			t.Errorf("%s hangs: %t", what, hangs)
+			t.Errorf("%s is stuck: %t", what, hangs)
 		}
 	}
 	for what, hangs := range n.stuck(others) {
 		if hangs {
-			t.Errorf("%s hangs", what)
+			t.Errorf("%s is stuck", what)
 		}
 	}
 	event := "none"
@@ -239,21 +239,20 @@ func TestWedgedContainer(t *testing.T) {
 	healed := time.Now()
 	for what, hangs := range n.stuck(lists) {
 		if hangs {
-			t.Errorf("%s hangs still", what)
+			t.Errorf("%s is still stuck", what)
 		}
 	}
 	if promised.Events {
 		awaitEvent()
 	}
-	t.Logf("wedged for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
+	t.Logf("stuck for %v; the other's end → its exit event %v, → its status %v, → CRI's event %s",
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
 }
 
-// A container that exits, and whose deletion by runc is stuck or fails. containerd's own event is there
-// at once; CRI says that the container runs, until the deletion ends, or is tried again. Now and
-// then the event is late as well, by as long as the deletion may take: between the moment at which
-// the shim tells CRI of the exit and the event it writes a file, and then takes the lock that the
-// deletion holds.
+// A container exits, and its deletion by runc is stuck or fails. containerd's own event comes at
+// once, but CRI shows the container running until the deletion ends or is tried again. Sometimes
+// the event is late as well, by as long as the deletion takes: after it has reported the exit to
+// CRI, the shim writes a file, and then takes the lock that the deletion may hold.
 func TestExitWithoutDeletion(t *testing.T) {
 	for what, inject := range map[string]func(n *node, id string) *testnode.RuncFault{
 		"hangs": func(n *node, id string) *testnode.RuncFault { return n.blockRunc("delete", id) },
@@ -270,7 +269,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			n.signal(id, unix.SIGUSR1)
 			exit, at := n.awaitTold(told, id)
 			if exit.ExitCode != 3 {
-				t.Errorf("told is %+v", exit)
+				t.Errorf("reported is %+v", exit)
 			}
 			if promised.LateExits {
 				n.awaitMet(f)
@@ -286,7 +285,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
 			r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 			n.must(err)
-			// Each witness has its own time: that of the kernel, of the shim or of the runtime.
+			// Each witness has its own time: the kernel's, the shim's or the runtime's.
 			end, earliest := time.Unix(0, r.Status.FinishedAt), signalled.Add(-promised.EarlyBy)
 			if end.Before(earliest) || exit.FinishedAt.Before(earliest) || exit.FinishedAt.After(at) {
 				t.Errorf("signalled at %v; the exit: %v, reported at %v; the status: %v", signalled, exit.FinishedAt, at, end)
@@ -299,9 +298,8 @@ func TestExitWithoutDeletion(t *testing.T) {
 	}
 }
 
-// A container that dies while its shim is stopped. Nobody reaps it, so nothing tells its death, and
-// everything is answered as if it ran. When the shim goes on, the exit is told, and its time is that
-// of the reaping.
+// A container dies while its shim is stopped. Nobody reaps it, so nothing reports its death, and the
+// runtime answers as if it ran. When the shim goes on, it reports the exit, with the time of the reaping.
 func TestStoppedShim(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -314,14 +312,14 @@ func TestStoppedShim(t *testing.T) {
 	time.Sleep(long)
 	n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	if exits := told.of(id); len(exits) > 0 {
-		t.Errorf("told are %+v", exits)
+		t.Errorf("reported are %+v", exits)
 	}
 	resumed := time.Now()
 	resume()
 	exit, at := n.awaitTold(told, id)
 	n.awaitExit(id)
 	if exit.ExitCode != 137 || exit.FinishedAt.Before(resumed.Add(-n.daemon.Runtime().EarlyBy)) {
-		t.Errorf("told is %+v; the shim was resumed at %v", exit, resumed)
+		t.Errorf("reported is %+v; the shim was resumed at %v", exit, resumed)
 	}
 	t.Logf("resumed → end %v, → exit event %v, → the status %v", exit.FinishedAt.Sub(resumed), at.Sub(resumed),
 		time.Since(resumed))

@@ -35,7 +35,7 @@ function drawDetail() {
   drawAges();
 }
 
-// detailRows are pairs of a name and a value; what has no value is left out.
+// detailRows shows pairs of a name and a value, and leaves out pairs without a value.
 function detailRows(pairs) {
   const text = (value) => (value instanceof Date ?
     element('span', {}, P.instant(value.getTime()), element('span', { 'data-at': value.getTime() })) : element('bdi', {}, P.printable(value)));
@@ -43,7 +43,7 @@ function detailRows(pairs) {
     element('dt', {}, P.printable(name)), element('dd', { class: bad ? 'bad' : '' }, text(value))]));
 }
 
-// crictl is how crictl is called on this node: the runtime's description has the endpoint.
+// crictl returns the crictl command for this node, with the endpoint from the runtime's description.
 function crictl() {
   const endpoint = / at (unix:\/\/[^\s,]+)/.exec((model.health && model.health.runtime) || '');
   return 'crictl ' + (endpoint ? '--runtime-endpoint ' + endpoint[1] + ' ' : '');
@@ -65,7 +65,7 @@ function containerDetail(c, at) {
   c.state !== 'removed' && isPlain(c.id) && commands([crictl() + 'inspect ' + c.id, crictl() + 'logs --tail 50 ' + c.id]) || ''];
 }
 
-// lifeRow is a life before the newest of a container, in a line.
+// lifeRow is an earlier life of a container, in one line.
 function lifeRow(c) {
   const ran = c.started && c.finished ? ', ran for ' + P.duration(c.finished - c.started) : '';
   return [P.instant(c.started || c.created).slice(11, 19), (c.restarts ? 'restart ' + c.restarts + ': ' : '') + P.stateText(c) + ran, c.exitCode];
@@ -92,7 +92,7 @@ function podDetail(pod) {
   ];
 }
 
-// drawAges brings the ages in the detail up to date, and leaves alone what may be selected.
+// drawAges updates the ages in the detail and nothing else, so that a selection stays.
 function drawAges() {
   for (const e of detail.querySelectorAll('[data-at]')) setText(e, ' (' + P.duration(model.time - Number(e.dataset.at)) + ' ago)');
 }

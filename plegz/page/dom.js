@@ -16,7 +16,7 @@ function setText(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }
 
-// fill sets the rows of a table, and leaves it alone where nothing has changed.
+// fill sets the rows of a table, unless nothing has changed.
 function fill(table, heading, rows, warn) {
   const now = JSON.stringify(rows);
   if (table.dataset.shown === now) return;
@@ -27,7 +27,7 @@ function fill(table, heading, rows, warn) {
       { class: i === 1 && warn && warn(row) ? 'behind' : '' }, element('bdi', {}, P.printable(cell))))))));
 }
 
-// copyable is a text with a button that copies it, or something else.
+// copyable displays a text, or shown instead, with a button that copies the text.
 function copyable(text, shown) {
   const button = element('button', { type: 'button', class: 'copy', 'aria-label': 'Copy ' + P.printable(shown || text) }, 'Copy');
   button.addEventListener('click', (e) => {
@@ -36,7 +36,8 @@ function copyable(text, shown) {
       setText(button, 'Copied');
       setTimeout(() => setText(button, 'Copy'), 1500);
     };
-    // Without a secure context, as over plain HTTP from another machine, there is no clipboard: the text is selected.
+    // The clipboard needs a secure context. Over plain HTTP from another machine, the text is
+    // selected instead.
     const select = () => getSelection().selectAllChildren(button.previousElementSibling);
     if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, select);
     else select();
@@ -44,8 +45,8 @@ function copyable(text, shown) {
   return element('span', { class: 'copyable' }, element('code', {}, P.printable(shown || text)), button);
 }
 
-// say has a screen reader say something. What it reads out is not what is seen, where a time
-// changes every second.
+// say makes a screen reader read a text out. What is seen is not read out, because its times change
+// every second.
 function say(text) {
   setText($('spoken'), text);
 }

@@ -3,10 +3,10 @@
 const SHOWN_EVENTS = 200;
 const eventList = $('events');
 let eventRows = new Map(); // rows by the number of their newest event
-let eventsOf = ''; // the history that they are of
-let eventsFit = 40; // as many as can be seen without scrolling, and some more
+let eventsOf = ''; // the history of these rows
+let eventsFit = 40; // how many lines fit without scrolling, and some more
 
-// drawEvents shows the newest events: all that can be seen, and more to who has scrolled.
+// drawEvents shows the newest events: as many as fit, and more once the list is scrolled.
 function drawEvents() {
   const history = model.position.split('.')[0];
   if (history !== eventsOf) {

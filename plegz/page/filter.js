@@ -1,4 +1,4 @@
-// The filter, which the address keeps.
+// The filter, which is kept in the page's address.
 
 const STATES = [['', 'All'], ['problems', 'Problems'], ['running', 'Running'], ['starting', 'Starting'],
   ['completed', 'Completed'], ['stopped', 'Stopped'], ['removed', 'Removed']];

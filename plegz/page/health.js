@@ -2,9 +2,9 @@
 
 const LEVELS = { ok: ['✓', 'Healthy'], warning: ['!', 'Degraded'], error: ['✕', 'Not healthy'] };
 
-let said = ''; // the health that was said last, without its numbers
+let said = ''; // the health that was read out last, without its numbers
 
-// sayHealth says the health when it is another, and not when only a time or a count in it is.
+// sayHealth reads the health out if more than a time or a count in it has changed.
 function sayHealth() {
   const gist = model.level === 'ok' ? 'ok' : model.sentence.replace(/[\d.]+/g, '');
   if (gist === said) return;
@@ -38,7 +38,7 @@ function drawHealth() {
   if (document.title !== title) document.title = title;
 }
 
-// drawNode says which node and agent this is, since when it runs, and where else it answers.
+// drawNode shows the node, the agent, its start, and its other paths.
 function drawNode() {
   const node = $('node');
   const now = JSON.stringify([model.node, model.version, model.started, model.links]);

@@ -1,4 +1,4 @@
-// Keys that work wherever the keyboard is.
+// Keys that work wherever the focus is.
 
 document.addEventListener('keydown', (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || $('detail').open) return;

@@ -3,13 +3,14 @@
 const lanes = $('lanes');
 const space = $('space');
 const pool = []; // elements of lanes in view
-const MANY = 50; // so many pods have one row each, unless chosen otherwise
+const MANY = 50; // with more pods, each has one row, unless chosen otherwise
 const MOST_PRINTED = 500; // lanes on paper
 let printing = false;
 
-// size is of the tracks, read when it changes: to read it has the browser lay out the page.
+// size is the size of the tracks. It is read when it changes, because reading it makes the browser
+// lay out the page.
 let size = { left: 0, width: 0, height: 0 };
-let scrolled = 0; // of the lanes; to read it would have the browser lay out the page too
+let scrolled = 0; // scroll position of the lanes; reading it would force a layout too
 
 function measure() {
   const left = isNarrow.matches && !compact ? 0 : parseFloat(getComputedStyle(space).getPropertyValue('--left'));
@@ -37,7 +38,7 @@ function drawPods() {
   drawLanes(from, to);
 }
 
-// inSight returns the first lane that is seen, and the first after it that is not. On paper all are.
+// inSight returns the first visible lane, and the first invisible one after it. On paper all are visible.
 function inSight() {
   return printing ? [0, Math.min(pods.length, MOST_PRINTED)] : P.visible(tops, scrolled, size.height);
 }
@@ -109,7 +110,7 @@ function drawLane(lane, i, from, to, width) {
   drawTrack(lane, P.bars(pod, from, to, width, compact), pod.names.length);
 }
 
-// drawTrack puts bars into a track, with the elements that are there.
+// drawTrack puts bars into a track, and reuses its elements.
 function drawTrack(lane, drawn, rows) {
   let n = 0;
   const piece = (cls, x, y, width, text, title, height) => {
@@ -139,9 +140,9 @@ function drawTrack(lane, drawn, rows) {
     const { y, height } = P.place(b.row, rows, compact);
     piece('bar ' + b.kind + (b.removed ? ' removed' : '') + (b.width < 12 ? ' slim' : '') + (b.ended ? ' ended' : ''), b.x, y, b.width, b.label, b.title, height);
   }
-  // While the runtime as a whole is away, one bar over all lanes says so.
+  // While the runtime as a whole is away, only the bar over all lanes shows that.
   if (drawn.hang && !model.away) {
-    // Where there is no room for a text, the lane says that it hangs.
+    // A slim lane has no room for the text; its state says that the pod is stuck.
     const slim = compact || isNarrow.matches;
     piece('hang' + (slim ? ' slim' : ''), drawn.hang.x, slim ? (compact ? 0 : 19) : 3, drawn.hang.width,
       drawn.hang.inside && !slim ? drawn.hang.text : '', drawn.hang.text);
@@ -151,7 +152,7 @@ function drawTrack(lane, drawn, rows) {
   for (; n < lane.pieces.length; n++) lane.pieces[n].style.display = 'none';
 }
 
-// drawAway draws the bar over all lanes since when the runtime is away.
+// drawAway draws the bar over all lanes while the runtime is away.
 function drawAway(from, to, width, left) {
   const bar = $('away');
   const band = $('away-band');
@@ -161,7 +162,7 @@ function drawAway(from, to, width, left) {
   const text = (model.health.stuckRelist ? 'runtime: no answer since ' : 'runtime: no list since ') + P.clock(model.away);
   const span = bar.firstElementChild;
   setText(span, text);
-  // The text stands before the bar where there is no room in it, if there is room before it.
+  // The text stands before the bar if it does not fit inside and fits there.
   const length = text.length * 6.5 + 10;
   const outside = length > width - x && length < left + x;
   span.style.left = outside ? '' : Math.max(0, Math.min(left + x + 5, left + width - length)) + 'px';
@@ -219,7 +220,7 @@ function choose(i) {
   drawLanes.again();
 }
 
-// On paper there is no scrolling: all lanes are drawn.
+// Paper does not scroll: all lanes are drawn.
 matchMedia('print').addEventListener('change', (e) => {
   printing = e.matches;
   measure();

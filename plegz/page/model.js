@@ -1,4 +1,4 @@
-// What the page shows, as functions of what it was told: no document, no network, no clock.
+// What the page shows, as functions of the messages: no document, no network, no clock.
 'use strict';
 
 const PLEGZ = (() => {
@@ -20,7 +20,7 @@ const PLEGZ = (() => {
     };
   }
 
-  // apply takes in a message of the stream: everything, or what has changed.
+  // apply takes in a message of the stream: everything, or only changes.
   function apply(model, message) {
     if (message.full) {
       model.pods.clear();
@@ -56,7 +56,7 @@ const PLEGZ = (() => {
     return model;
   }
 
-  // prepare reads the times of a pod once, and what it is searched and sorted by.
+  // prepare parses the times of a pod, and sets the fields for search and order.
   function prepare(pod) {
     const life = (l) => ({
       ...l, created: time(l.createdAt), started: time(l.startedAt), finished: time(l.finishedAt), removed: time(l.removedAt),
@@ -74,7 +74,7 @@ const PLEGZ = (() => {
     return derive(pod);
   }
 
-  // derive notes what follows from the lives of a pod: its containers by name, the newest first.
+  // derive sets what follows from the lives of a pod, such as its containers by name, newest first.
   function derive(pod) {
     pod.byName = new Map(pod.containers.map((c) => c.name || '').sort().map((name) => [name, []]));
     for (const c of pod.containers) pod.byName.get(c.name || '').push(c);
@@ -84,12 +84,12 @@ const PLEGZ = (() => {
     return pod;
   }
 
-  // printable shows what does not print, or changes the direction of writing, as escapes.
+  // printable escapes characters that do not print, or that change the direction of writing.
   function printable(text) {
     return String(text ?? '').replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\p{Cs}]/gu, (c) => '\\u{' + c.codePointAt(0).toString(16) + '}');
   }
 
-  // list returns the pods that are to be shown, in their order, those of one name that came one after another as one.
+  // list returns the pods to show, in order. Pods of one name that followed one another are joined.
   function list(model, filter, from) {
     const wanted = filter.name.trim().toLowerCase();
     const named = new Map();
@@ -113,7 +113,7 @@ const PLEGZ = (() => {
     return pods.sort(orders[filter.order] || orders.name);
   }
 
-  // succession returns pods of one name, joined where one began when another had ended.
+  // succession joins pods of one name: a pod joins another that had ended before it began.
   function succession(pods) {
     if (pods.length === 1) return pods;
     const rows = [];
@@ -125,9 +125,9 @@ const PLEGZ = (() => {
     return rows.map(joined);
   }
 
-  const rows = new WeakMap(); // by the newest pod of each
+  const rows = new WeakMap(); // joined pods, by the newest of each
 
-  // joined returns the first of pods, with the lives of the others, which came before it.
+  // joined returns the first pod, and adds the lives of the pods before it.
   function joined([pod, ...before]) {
     if (!before.length) return pod;
     const known = rows.get(pod);
@@ -141,13 +141,13 @@ const PLEGZ = (() => {
     return row;
   }
 
-  // inState reports whether a pod, or one that it is joined with, is in a state.
+  // inState reports whether a pod, or an earlier pod joined to it, is in a state.
   function inState(pod, state) {
     const is = (p) => p.state === state || (state === 'problems' && PROBLEMS.has(p.state));
     return !state || is(pod) || (pod.before || []).some(is);
   }
 
-  // counts returns how many pods are in each state; those that are gone are in none but theirs.
+  // counts returns how many pods are in each state; removed pods count in no sum.
   function counts(model) {
     const n = { '': 0, problems: 0 };
     for (const pod of model.pods.values()) {
@@ -158,11 +158,11 @@ const PLEGZ = (() => {
     return n;
   }
 
-  // LONGEST_FIT is the longest time that is fitted to pods.
+  // LONGEST_FIT is the longest time that fit returns.
   const LONGEST_FIT = 15 * MINUTE;
   const FITS = [0.5, 0.75, 1, 1.5, 2, 3, 5, 7, 10].map((minutes) => minutes * MINUTE);
 
-  // fit is the shortest time that shows all that has happened to pods in the last 15 minutes.
+  // fit is the shortest time that shows everything that happened to pods in the last 15 minutes.
   function fit(model, pods) {
     let oldest = model.away || model.time;
     for (const pod of pods) {
@@ -175,10 +175,10 @@ const PLEGZ = (() => {
     return oldest === model.time ? LONGEST_FIT : FITS.find((f) => f >= (model.time - oldest) * 1.04) || LONGEST_FIT;
   }
 
-  // TAIL is how much of a long name is shown in any case: pods of one owner differ at the end.
+  // TAIL is how many characters at the end of a long name always show: pods of one owner differ there.
   const TAIL = 6;
 
-  // split returns the beginning of a name, which may be cut, and its end, which is not.
+  // split divides a name into a beginning that may be cut, and an end that is always shown.
   function split(name) {
     const chars = [...name];
     return chars.length <= TAIL ? [name, ''] : [chars.slice(0, -TAIL).join(''), chars.slice(-TAIL).join('')];
@@ -189,13 +189,12 @@ const PLEGZ = (() => {
   const TITLE = 22;
   const COMPACT = 22;
 
-  // laneHeight is that of a pod's lane. Where names stand above the bars, a row of bars has
-  // none beside it.
+  // laneHeight is the height of a pod's lane: one row, or a title and a row for each container name.
   function laneHeight(pod, compact) {
     return compact ? COMPACT : TITLE + Math.max(1, pod.names.length) * ROW + 4;
   }
 
-  // layout returns where each lane begins, and at the end the height of all.
+  // layout returns the top of each lane, and last the height of all lanes.
   function layout(pods, compact) {
     const tops = new Array(pods.length + 1);
     let y = 0;
@@ -207,7 +206,7 @@ const PLEGZ = (() => {
     return tops;
   }
 
-  // visible returns the first lane in view, and the first after it that is not.
+  // visible returns the first visible lane, and the first invisible one after it.
   function visible(tops, scroll, height) {
     let low = 0;
     let high = tops.length - 1;
@@ -221,15 +220,15 @@ const PLEGZ = (() => {
     return [Math.min(low, tops.length - 1), end];
   }
 
-  // place returns where the bars of a container are in a pod's lane, and how high they are.
+  // place returns the position and the height of a container's bars in a pod's lane.
   function place(row, rows, compact) {
     if (!compact) return { y: TITLE + row * ROW + 2, height: 14 };
     const height = rows === 1 ? 14 : Math.max(1, Math.floor(18 / rows) - 1);
     return { y: rows === 1 ? 4 : 2 + row * Math.max(1, Math.floor(18 / rows)), height };
   }
 
-  // bars returns what is drawn of a pod between two times, on a track of a width. Bars that are not as high as a
-  // text have none.
+  // bars returns what is drawn of a pod between two times, on a track of this width. Bars that are
+  // too low for a text have none.
   function bars(pod, from, to, width, compact) {
     const labelled = !compact || pod.names.length === 1;
     const x = (t) => Math.max(-4, Math.min(width, ((t - from) / (to - from)) * width));
@@ -238,7 +237,7 @@ const PLEGZ = (() => {
       const at = Math.max(0, x(pod.stuck));
       const room = width - at - 10;
       const texts = ['no answer since ' + clock(pod.stuck), 'no answer'];
-      // The text stands before the bar where there is no room in it.
+      // The text stands before the bar if it does not fit inside.
       const inside = texts.find((s) => s.length * 6.5 < room);
       drawn.hang = { x: at, width: width - at, text: inside || texts[0], inside: !!inside };
     }
@@ -259,7 +258,7 @@ const PLEGZ = (() => {
         const text = labelled ? endLabel(c) : '';
         if (!text || end >= to) return;
         const next = lives[i + 1];
-        // Where the bar before it ends; it may have a text behind it.
+        // The end of the bar before it, with room for that bar's text.
         const before = i === 0 ? 0 : x(lives[i - 1].finished || lives[i - 1].removed || from) + 60;
         const room = (next ? x(next.started || next.created) : width) - (bar.x + bar.width) - 3;
         const fits = (s) => s.length * 7 + 3 < room;
@@ -268,7 +267,7 @@ const PLEGZ = (() => {
         const piece = { row, kind: bar.kind };
         if (label && (next || label === text)) drawn.ends.push({ ...piece, x: bar.x + bar.width + 3, text: label });
         else if (!next && bar.width > brief.length * 7 + 12) {
-          // It has just ended, and after it comes the edge.
+          // The life has just ended, so there is no room after its bar.
           bar.label = bar.width > text.length * 7 + 12 ? text : brief;
           bar.ended = true;
         } else if (!next && bar.x - before > brief.length * 7 + 8) {
@@ -286,7 +285,7 @@ const PLEGZ = (() => {
     return 'unknown';
   }
 
-  // endLabel says how a life ended; "" if it did not.
+  // endLabel describes how a life ended; "" if it has not.
   function endLabel(c) {
     if (c.exitCode !== undefined) {
       const reason = c.unconfirmed ? 'unconfirmed' : c.exitCode === 0 || c.reason === 'Error' ? '' : printable(c.reason || '');
@@ -315,7 +314,7 @@ const PLEGZ = (() => {
     return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason + (c.unconfirmed ? ', unconfirmed' : '');
   }
 
-  // ticks returns the times that are named on the axis.
+  // ticks returns the labels of the time axis.
   function ticks(from, to, width) {
     const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600].map((s) => s * 1000);
     const step = steps.find((s) => ((to - from) / s) * 74 < width) || steps[steps.length - 1];
@@ -340,7 +339,7 @@ const PLEGZ = (() => {
     return t ? new Date(t).toISOString().replace('T', ' ').replace(/\.\d+Z/, '') + ' UTC' : '';
   }
 
-  // duration is in milliseconds, with two digits that count.
+  // duration formats milliseconds in one unit, with few digits.
   function duration(ms) {
     const s = Math.max(0, ms) / 1000;
     if (s < 0.001) return (s * 1e6).toFixed(0) + ' µs';
@@ -352,8 +351,8 @@ const PLEGZ = (() => {
     return Math.floor(s / 86400) + ' d';
   }
 
-  // plot returns the path of a line through the samples of the last minutes, the present
-  // value and the largest, in seconds. A sample without the value interrupts nothing.
+  // plot returns the path of a line through the newest samples, with the present and the largest
+  // value in seconds. Samples without the value are skipped.
   function plot(samples, key, width, height) {
     const points = samples.slice(-180).map((s, i) => [i, s[key]]).filter((p) => p[1] !== undefined);
     if (!points.length) return { path: '', area: '', now: undefined, max: 0 };
@@ -369,11 +368,11 @@ const PLEGZ = (() => {
     };
   }
 
-  // FOLD is how far apart two events of a container may be that are one line.
+  // FOLD is the longest time between two events of a container in one line.
   const FOLD = 10 * MINUTE;
 
-  // fold returns lines for the newest events, at most so many, the newest first. Events of a container that is
-  // restarted again and again are one line, at the time of its newest start.
+  // fold returns lines for the newest events, at most so many, newest first. The restarts of a
+  // container share one line, at the time of its newest start.
   function fold(events, most) {
     const lines = [];
     const restarting = new Map(); // lines of containers that were restarted, by pod and container
@@ -389,7 +388,7 @@ const PLEGZ = (() => {
         continue;
       }
       if (line) restarting.delete(key);
-      if (lines.length === most) continue; // what follows may belong to a line
+      if (lines.length === most) continue; // earlier events may still belong to a line
       const fresh = { newest: e, number: e.number, oldest: at, restarts: 0, died: null };
       if (key && e.event === 'ContainerStarted' && e.restarts) {
         fresh.restarts = 1;
@@ -400,7 +399,7 @@ const PLEGZ = (() => {
     return lines;
   }
 
-  // lineText says in words what happened.
+  // lineText describes a line in words.
   function lineText(line) {
     const text = eventText(line.newest);
     if (!line.died) return text;
@@ -409,7 +408,7 @@ const PLEGZ = (() => {
       ' (restart ' + line.newest.restarts + ')' };
   }
 
-  // eventText says what an event tells, in words.
+  // eventText describes an event in words.
   function eventText(e) {
     const ended = e.event === 'ContainerDied' || e.event === 'PodSync' && e.exitCode !== undefined; // a PodSync corrects an end
     const verb = ended ? 'exited' : { ContainerStarted: 'started', ContainerRemoved: 'removed', PodSync: 'inspected again' }[e.event] || e.event;

@@ -1,11 +1,11 @@
 // The tables at the side: calls in flight, subscribers and witnesses of exits.
 
-// drawCalls shows each call with its pod, and the whole IDs of what crictl and ps need to find it.
+// drawCalls shows each call with its pod, and the full IDs that crictl and ps need to find it.
 function drawCalls(calls) {
   const list = $('calls');
   const shown = calls.map((c) => {
     const pod = c.podUID && model.pods.get(c.podUID);
-    // The beginning of the object's ID is in parentheses at the end.
+    // The object ends with the beginning of its ID in parentheses.
     const id = (/\(([^()…]+)…?\)$/.exec(c.object || '') || [])[1];
     const found = (lives) => id && (lives || []).find((l) => l.id.startsWith(id));
     const container = pod && found(pod.containers);

@@ -1,10 +1,10 @@
-// What the page knows and what it is to show of it, for the files below.
+// The state of the page, for the files below: what it knows, and what it shows of that.
 
 const P = PLEGZ;
 const model = P.newModel();
 const filter = { name: '', namespace: '', state: '', order: 'name', window: 'auto', rows: 'auto' };
 let paused = false;
-let chosen = ''; // UID of the lane that the keyboard is at
+let chosen = ''; // UID of the lane with the focus
 let detailed = ''; // UID of the pod whose detail is open
 let pods = []; // in their order
 let tops = [0];

@@ -1,8 +1,8 @@
-// The stream: it is opened, taken in and replaced, and the page says how it is.
+// The stream: the page opens it, reads it, replaces it, and shows its state.
 
 const STALLED = 5000; // there is a message a second
 let source = null;
-let heard = performance.now(); // when the last message came; before the first, when it was first asked for
+let heard = performance.now(); // when the last message came; before the first, when the page first asked
 let attempted = 0; // performance.now() of the last attempt
 let again = 0; // timer of the next attempt
 let refused = ''; // why the last attempt was refused
@@ -30,7 +30,7 @@ function connect() {
   };
 }
 
-// askWhy finds out why a stream was refused, which the browser does not say.
+// askWhy finds out why a stream was refused; EventSource does not report it.
 function askWhy() {
   fetch('?format=stream', { method: 'HEAD', cache: 'no-store' }).then((answer) => {
     refused = answer.ok ? '' : answer.status === 503 ? 'too many viewers' : 'refused with status ' + answer.status;
@@ -49,8 +49,8 @@ function setLink(state) {
   document.body.classList.toggle('stale', state !== 'live' && model.time > 0);
 }
 
-// A connection that is up and brings nothing is replaced, and so is one that does not come up
-// although the browser tries. Each has the time that a message may take.
+// The page replaces a connection that brings nothing, and one that the browser cannot open. An open
+// connection has STALLED to bring a message, any other twice that.
 setInterval(() => {
   const now = performance.now();
   if (document.hidden || now - heard < STALLED) return;

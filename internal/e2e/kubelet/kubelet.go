@@ -1,5 +1,5 @@
-// Package kubelet runs a released kubelet, without an API server, for tests that compare with
-// one or need one. It runs the static pods of a folder on a runtime of package testnode.
+// Package kubelet runs a released kubelet without an API server, for tests that need one or compare
+// with one. It runs the static pods of a folder on a runtime of package testnode.
 package kubelet
 
 import (
@@ -23,11 +23,11 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for what must end.
+// patience is how long a test waits for something that must end.
 const patience = 2 * time.Minute
 
-// Build builds the kubelet with kubelet/build, once in a process, and returns it. The
-// first time on a machine takes minutes.
+// Build builds the kubelet with kubelet/build, once in a process, and returns its path. The first
+// time on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
 	root, err := testnode.Root(context.Background())
 	if err != nil {
@@ -43,9 +43,9 @@ var Build = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// Config returns the configuration of a kubelet that needs neither an API server, nor cgroup
-// v2, nor a network plug-in, nor room to spare, on a machine that others use. It runs the pods
-// of the folder manifests, and has its own files below dir.
+// Config returns the configuration of a kubelet for a machine that others use. It needs no API
+// server, cgroup v2, network plug-in or free space. It runs the pods of the folder manifests, and
+// keeps its own files below dir.
 func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]any {
 	off := map[string]any{"enabled": false}
 	return map[string]any{
@@ -71,7 +71,7 @@ type Options struct {
 	Client    *testnode.Client
 	Manifests string // the folder of the static pods
 	Dir       string // a folder for its own files
-	NodeName  string // which it appends to the names of static pods
+	NodeName  string // the kubelet appends it to the names of static pods
 	// Changes are made to the configuration that Config returns.
 	Changes map[string]any
 }
@@ -82,9 +82,9 @@ func Start(t testing.TB, o Options) (address string) {
 	return Run(t, o).Address
 }
 
-// Kubelet is one that runs.
+// Kubelet is a running kubelet.
 type Kubelet struct {
-	Address string // at which it serves its pods
+	Address string // where it serves its pods
 
 	process *proctest.Process
 }
@@ -95,7 +95,7 @@ func (k *Kubelet) Pid() int { return k.process.Pid() }
 // Log returns what the kubelet has logged.
 func (k *Kubelet) Log() string { return k.process.Log.String() }
 
-// PodList is what tests read of the kubelet's answer at /pods.
+// PodList is the part of the kubelet's answer at /pods that tests read.
 type PodList struct {
 	Items []struct {
 		Metadata struct{ Name string }
@@ -145,7 +145,7 @@ func (o Options) WriteManifest(name string, manifest map[string]any) error {
 	if err != nil {
 		return err
 	}
-	// Written elsewhere and moved, so that no kubelet reads half of it.
+	// Written elsewhere and moved, so that the kubelet never reads half of it.
 	part := filepath.Join(o.Dir, name+".part")
 	if err := os.WriteFile(part, content, 0o600); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (o Options) WriteManifest(name string, manifest map[string]any) error {
 // Manifest returns the file of a static pod's manifest.
 func (o Options) Manifest(name string) string { return filepath.Join(o.Manifests, name+".json") }
 
-// Run starts a kubelet, which it builds if need be. With the test it ends, and so do its pods.
+// Run starts a kubelet, and builds it first if necessary. The kubelet and its pods end with the test.
 func Run(t testing.TB, o Options) *Kubelet {
 	t.Helper()
 	must := func(err error) {
@@ -195,7 +195,7 @@ func Run(t testing.TB, o Options) *Kubelet {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := o.Client.RemovePods(ctx); err != nil { // they lie in no cgroup of the daemon's own
+		if err := o.Client.RemovePods(ctx); err != nil { // the pods are in no cgroup of the daemon's own
 			t.Error(err)
 		}
 		if err := testnode.UnmountBelow(o.Dir); err != nil {

@@ -24,7 +24,7 @@ func CPUOf(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking for the CPU time of a process: %w", err)
 	}
-	// The name before the last bracket may have blanks and brackets.
+	// The name before the last bracket may contain blanks and brackets.
 	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 	const userTime, systemTime, ticks = 11, 12, 100
 	var total int64

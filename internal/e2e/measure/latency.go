@@ -2,14 +2,14 @@ package measure
 
 import "time"
 
-// Latency is what cmd/latency prints with -json. All are medians; what needs an event of the
-// runtime is 0 for one without events.
+// Latency is what cmd/latency prints with -json. All are medians; those that need an event of the
+// runtime are 0 without events.
 type Latency struct {
 	// Reader is from the runtime's event of a death to a bare reader of its stream.
 	Reader time.Duration
-	// Died is from that event to ContainerDied, of a generator that uses the events.
+	// Died is from that event to ContainerDied of a generator that uses the events.
 	Died time.Duration
-	// Whole is from the end of the container, as the runtime stamps it, to ContainerDied; Polling
-	// is the same of a generator that only polls.
+	// Whole is from the end of the container, as the runtime stamps it, to ContainerDied. Polling
+	// is the same for a generator that only polls.
 	Whole, Polling time.Duration
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the main function of a program that measures: it parses the flags, and runs until
+// Main is the main function of a measuring program: it parses the flags, and runs until
 // run returns. An interrupt ends run's context, so that run can end what it has started.
 func Main(run func(ctx context.Context) error) {
 	flag.Parse()
@@ -25,7 +25,7 @@ func Main(run func(ctx context.Context) error) {
 	}
 }
 
-// Wait returns after a time, or with the error of the context when that ends before.
+// Wait returns after d, or with the context's error if the context ends first.
 func Wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

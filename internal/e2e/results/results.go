@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Read returns the results that a file has by name; none if there is no file, or no path.
+// Read returns the results in a file by name; none without a file or a path.
 func Read[M ~map[string]*T, T any](path string) (M, error) {
 	all := make(M)
 	if path == "" {

@@ -12,8 +12,7 @@ import (
 	"syscall"
 )
 
-// module is this module's path; the folder of its go.mod is what everything else
-// is found from.
+// module is this module's path. The folder of its go.mod is the starting point for every other path.
 const module = "github.com/kubepleg/pleg/internal/e2e"
 
 // Root returns the root of the repository. The working folder must be inside this module,
@@ -34,15 +33,16 @@ func moduleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-// The machine that programs are built for, unless Prepare says otherwise: its processor, and a static
-// busybox of it, which is looked for if this is empty.
+// The machine that programs are built for, unless Prepare changes it: its processor, and a static
+// busybox for it. If busyboxPath is empty, busybox is looked up.
 var (
 	arch        = runtime.GOARCH
 	busyboxPath string
 )
 
-// Prepare returns the folders, below .cache, of a runtime's programs and of the images, for a machine of
-// another processor too. busybox is a static one of that machine. A program that calls it must not Start.
+// Prepare returns the folders of a runtime's programs and of the images, below .cache, also for a
+// machine of another processor. busybox is a static one for that machine. A program that calls
+// Prepare must not call Start.
 func Prepare(ctx context.Context, name, goarch, busybox string) (programs, images string, err error) {
 	runtimeName, arch, busyboxPath = name, goarch, busybox
 	r, err := Chosen()
@@ -52,8 +52,8 @@ func Prepare(ctx context.Context, name, goarch, busybox string) (programs, image
 	return r.prepare(ctx)
 }
 
-// prepare returns the folder of the runtime's programs and that of the images. Packages of a
-// "go test ./..." run at the same time: one of them builds and installs.
+// prepare returns the folders of the runtime's programs and of the images. Packages of a "go test
+// ./..." run at the same time: one of them builds and installs.
 func (r Runtime) prepare(ctx context.Context) (programs, images string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -77,9 +77,8 @@ func (r Runtime) prepare(ctx context.Context) (programs, images string, err erro
 	return programs, images, nil
 }
 
-// cached returns a folder below .cache that holds files. If one is missing it has fill make
-// them in an empty folder, and moves them in, so that what was interrupted leaves nothing half
-// done.
+// cached returns a folder below .cache that holds files. If one is missing, fill makes them in an
+// empty folder, and cached moves them in. An interruption then leaves nothing half done.
 func cached(
 	ctx context.Context, name string, files []string, fill func(ctx context.Context, into string) error,
 ) (string, error) {
@@ -131,8 +130,8 @@ func allExist(dir string, names []string) bool {
 	return true
 }
 
-// lock takes an exclusive lock on a file and returns what gives it back. The
-// kernel gives it back when the process dies.
+// lock takes an exclusive lock on a file, and returns a function that releases it. The kernel
+// releases it when the process dies.
 func lock(path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -144,8 +143,7 @@ func lock(path string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// output runs cmd and returns what it wrote; its error carries the end of what
-// it complained of.
+// output runs cmd and returns its stdout. Its error has the end of what cmd wrote.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaint

@@ -17,8 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Client is a connection for the tests' own use, the writing calls above all. It
-// is no part of what is tested.
+// Client is a connection for the tests' own calls, mostly calls that write. It is not under test.
 type Client struct {
 	runtimeapi.RuntimeServiceClient
 	conn   *grpc.ClientConn
@@ -80,8 +79,8 @@ func (c *Client) Pid(ctx context.Context, containerID string) (int, error) {
 	return info.Pid, nil
 }
 
-// Shim returns the process that looks after a running container, and reaps it: containerd's shim,
-// or CRI-O's conmon.
+// Shim returns the process that watches a running container and reaps it: containerd's shim, or
+// CRI-O's conmon.
 func (c *Client) Shim(ctx context.Context, containerID string) (int, error) {
 	pid, err := c.Pid(ctx, containerID)
 	if err != nil {
@@ -100,7 +99,7 @@ func (c *Client) Shim(ctx context.Context, containerID string) (int, error) {
 	return parent, nil
 }
 
-// gone drops the error that says that what was to be removed does not exist.
+// gone drops an error which means that the object to remove does not exist.
 func gone(err error) error {
 	if status.Code(err) == codes.NotFound {
 		return nil

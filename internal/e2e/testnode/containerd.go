@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containerd is a version of containerd. Versions are compared as strings: no number in them
-// that decides has two digits.
+// containerd is a version of containerd. Versions are compared as strings, which works while the
+// numbers that decide have one digit.
 type containerd struct {
 	version string
-	// sum is the checksum of the Go module, as in a go.sum. The module's own go.sum has those
-	// of everything else that it is built from. Without one it is Debian's package.
+	// sum is the checksum of the Go module, as in a go.sum. The module's own go.sum has those of
+	// its dependencies. Without a sum, the programs are from Debian's package.
 	sum string
 }
 
-// containerds are the versions that are run, the last of each minor one.
+// containerds are the versions that tests run on, the last of each minor one.
 var containerds = []containerd{
 	{"1.6.20", ""},
 	{"1.7.35", "h1:7AU2T1qI2OdNBmKkreWZ7kASHUNFItN5Hgejd9sY938="},
@@ -51,15 +51,15 @@ func (c containerd) prepare(ctx context.Context) (string, error) {
 	return cached(ctx, key, containerdPrograms, c.build)
 }
 
-// build builds the programs in the folder of the downloaded module, by its own go.mod and
-// go.sum: it gets the versions that it was released with.
+// build builds the programs in the folder of the downloaded module, with its own go.mod and go.sum,
+// and so with the versions that it was released with.
 func (c containerd) build(ctx context.Context, into string) error {
 	path := "github.com/containerd/containerd"
 	if c.version >= "2" {
 		path += "/v2"
 	}
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path+"@v"+c.version)
-	// Outside of every module, so that none has a say in it.
+	// Outside of every module, so that none affects the download.
 	cmd.Dir, cmd.Env = into, append(os.Environ(), "GOWORK=off", "GO111MODULE=on")
 	out, err := output(cmd)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c containerd) build(ctx context.Context, into string) error {
 	return goBuild(ctx, module.Dir, into, packages...)
 }
 
-// unpack unpacks Debian's package, which is not installed.
+// unpack unpacks Debian's package without installing it.
 func (c containerd) unpack(ctx context.Context, into string) error {
 	for _, args := range [][]string{
 		{"apt-get", "update"},
@@ -104,17 +104,15 @@ func (c containerd) unpack(ctx context.Context, into string) error {
 	return err
 }
 
-// containerdConfig is containerd's configuration. Everything that it writes is below the
-// daemon's folder, but for the shims' sockets before 2.3; nothing of the machine's own
-// configuration is read.
+// containerdConfig is containerd's configuration. containerd writes only below the daemon's folder,
+// except for the shims' sockets before 2.3. It reads nothing of the machine's own configuration.
 //
-// Its state, and runc's, is in memory, as it is on a node, in /run. It matters: a shim of 2.4
-// syncs a file there before it tells an exit.
+// As on a node, where it is in /run, its state and runc's are in memory. This matters: a shim of
+// 2.4 syncs a file there before it reports an exit.
 //
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox would fail on its
-// oom_score_adj. no_sync: what is written must survive the death of the process, not that of
-// the machine. CRI's server for exec and attach, which nothing here uses, cannot be switched
-// off: it takes any free loopback port.
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox would fail on its oom_score_adj. no_sync:
+// what is written must survive the death of the process, not of the machine. CRI's server for exec and
+// attach, which nothing here uses, cannot be switched off: it takes any free loopback port.
 var containerdConfig = template.Must(template.New("config.toml").Parse(`version = {{if .V1}}2{{else}}3{{end}}
 root = '{{.Dir}}/root'
 state = '{{.Dir}}/state'
@@ -164,7 +162,7 @@ disabled_plugins = [
 func (c containerd) configure(dir, _ string) error {
 	state := filepath.Join(dir, "state")
 	switch err := os.Mkdir(state, 0o711); {
-	case errors.Is(err, fs.ErrExist): // of another version
+	case errors.Is(err, fs.ErrExist): // from another version
 	case err != nil:
 		return err
 	default:
@@ -208,7 +206,7 @@ func (c containerd) ctr(ctx context.Context, dir, programs string, args ...strin
 	return err
 }
 
-// Ctr runs containerd's own client. Another runtime has none.
+// Ctr runs containerd's own client, which no other runtime has.
 func (d *Daemon) Ctr(ctx context.Context, args ...string) error {
 	c, is := d.runtime.family.(containerd)
 	if !is {

@@ -12,7 +12,7 @@ import (
 	"text/template"
 )
 
-// The CRI-O that is run. It is on no Go module proxy and in no Debian.
+// The version of CRI-O. No Go module proxy and no Debian has it.
 const (
 	crioVersion = "1.37.0"
 	crioSum     = "2513bc00cd701a58d02f0169c6d94a8bb14ae430ea1204af3167ea98411de6ae"
@@ -29,7 +29,7 @@ func (crio) prepare(ctx context.Context) (string, error) {
 	return cached(ctx, "crio-"+crioVersion+"-"+crioSum[:12], []string{"crio", "pinns"}, unpackCRIO)
 }
 
-// unpackCRIO copies the programs from the folder that was named.
+// unpackCRIO copies the programs from crioFolder.
 func unpackCRIO(ctx context.Context, into string) error {
 	if crioFolder == "" {
 		return errors.New("its programs are in no public place: name the folder that has crio or crio.xz, and pinns, " +
@@ -62,10 +62,9 @@ func unpackCRIO(ctx context.Context, into string) error {
 	return nil
 }
 
-// crioConfig is CRI-O's configuration. Everything that it writes is below the daemon's folder.
+// crioConfig is CRI-O's configuration. CRI-O writes only below the daemon's folder.
 //
-// drop_infra_ctr: a sandbox has no process, whose oom_score_adj would fail without
-// CAP_SYS_RESOURCE.
+// drop_infra_ctr: a sandbox has no process, because its oom_score_adj would fail without CAP_SYS_RESOURCE.
 var crioConfig = template.Must(template.New("config.toml").Parse(`[crio]
 root = "{{.Dir}}/root"
 runroot = "{{.Dir}}/runroot"
@@ -115,9 +114,9 @@ monitor_path = "{{.Conmon}}"
 monitor_cgroup = "pod"
 `))
 
-// crioRunc is the runc that CRI-O runs. A kubelet wants what not every machine has, and
-// containerd leaves that out by its configuration, CRI-O by none: limits of huge pages need their
-// cgroup, and a negative oom_score_adj needs CAP_SYS_RESOURCE.
+// crioRunc is the runc that CRI-O runs. A kubelet asks for limits of huge pages, which need their
+// cgroup, and for a negative oom_score_adj, which needs CAP_SYS_RESOURCE. containerd's
+// configuration can leave these out, CRI-O's cannot.
 const crioRunc = `#!/bin/sh
 for arg; do
 	if [ "$before" = --bundle ]; then
@@ -153,8 +152,8 @@ func (c crio) configure(dir, programs string) error {
 	)
 }
 
-// socket is in a folder of its own, as on any node: a pod that has CRI-O's storage mounted with
-// it needs mounts that are shared.
+// socket is in a folder of its own, as on a node. A pod that mounts CRI-O's storage together with
+// the socket would need shared mounts.
 func (crio) socket(dir string) string { return filepath.Join(dir, "run", "c.sock") }
 
 func (crio) exitsDir(dir string) string { return filepath.Join(dir, "exits") }
@@ -163,11 +162,11 @@ func (crio) command(dir, programs string) []string {
 	return []string{filepath.Join(programs, "crio"), "--config", filepath.Join(dir, "config.toml"), "--config-dir", ""}
 }
 
-// importImage copies the archive into CRI-O's store, which CRI-O and its tools share.
+// importImage copies the archive into the store that CRI-O and its tools share.
 func (crio) importImage(ctx context.Context, dir, _, archive, name string) error {
 	store := fmt.Sprintf("containers-storage:[overlay@%[1]s/root+%[1]s/runroot]%[2]s", dir, name)
 	cmd := exec.CommandContext(ctx, "skopeo", "--insecure-policy", "copy", "docker-archive:"+archive, store)
-	// With the first it has its cache where the second says, and not below /var/lib.
+	// The first makes it keep its cache where the second says, instead of below /var/lib.
 	cmd.Env = append(os.Environ(), "_CONTAINERS_ROOTLESS_UID=1", "XDG_DATA_HOME="+dir)
 	_, err := output(cmd)
 	return err

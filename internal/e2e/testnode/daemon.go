@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// namespace is where CRI keeps its things in containerd.
+	// namespace is where CRI keeps its objects in containerd.
 	namespace = "k8s.io"
-	// maxSocketPath is how long a unix socket's path may be on Linux.
+	// maxSocketPath is the longest path of a unix socket on Linux.
 	maxSocketPath = 107
-	// bootTimeout bounds a start. It takes a second on an idle machine, and
-	// longer with many pods to recover.
+	// bootTimeout bounds a start. A start takes a second on an idle machine, and longer with many
+	// pods to recover.
 	bootTimeout = 2 * time.Minute
 )
 
@@ -31,7 +31,7 @@ const (
 type Daemon struct {
 	runtime  Runtime
 	dir      string
-	programs string // the folder of the runtime's
+	programs string // the folder of the runtime's programs
 	images   string // the folder of the images' archives
 	sweeper  *sweeper
 
@@ -45,9 +45,8 @@ type process struct {
 	done chan struct{} // closed when the process has ended and was reaped
 }
 
-// Start gets what is missing, starts the runtime that is chosen, and waits until it serves.
-// Its caller must Close it; should the calling process die, everything is taken
-// away all the same.
+// Start gets what is missing, starts the chosen runtime, and waits until it serves. The caller must
+// Close it. If the calling process dies, everything is removed all the same.
 func Start(ctx context.Context) (*Daemon, error) {
 	if err := NeedsRoot(); err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func Start(ctx context.Context) (*Daemon, error) {
 	return d, nil
 }
 
-// boot is the first start, with the images.
+// boot is the first start. It also imports the images.
 func (d *Daemon) boot(ctx context.Context) error {
 	if err := errors.Join(linkRunc(d.dir), d.runtime.family.configure(d.dir, d.programs)); err != nil {
 		return fmt.Errorf("configuring %s: %w", d.runtime.Name, err)
@@ -95,8 +94,8 @@ func (d *Daemon) boot(ctx context.Context) error {
 	return nil
 }
 
-// Replace has another version of the runtime start next, over what this one has left. The daemon must not run, and
-// no other method may be called meanwhile.
+// Replace makes another version of the runtime start next, with the files of this one. The daemon
+// must not run, and no other method may be called meanwhile.
 func (d *Daemon) Replace(ctx context.Context, name string) error {
 	other, err := named(name)
 	if err != nil {
@@ -110,27 +109,26 @@ func (d *Daemon) Replace(ctx context.Context, name string) error {
 	return other.family.configure(d.dir, programs)
 }
 
-// Runtime is what is run, and what it promises.
+// Runtime returns the runtime, with what it promises.
 func (d *Daemon) Runtime() Runtime { return d.runtime }
 
-// Dir is the daemon's folder. What is mounted and written there is taken away with the daemon.
+// Dir is the daemon's folder. Its files and mounts are removed with the daemon.
 func (d *Daemon) Dir() string { return d.dir }
 
-// CgroupParent is the cgroup whose processes are taken away with the daemon.
+// CgroupParent is the cgroup whose processes are killed with the daemon.
 func (d *Daemon) CgroupParent() string { return cgroupParent(d.dir) }
 
 // Socket is the path of the daemon's socket. It stays the same over restarts.
 func (d *Daemon) Socket() string { return d.runtime.family.socket(d.dir) }
 
-// ExitsDir is the folder of the daemon's exit files, for cri.WithExitsDir; empty if it has
-// another way to tell exits.
+// ExitsDir is the folder of the daemon's exit files, for cri.WithExitsDir; empty if the daemon
+// reports exits in another way.
 func (d *Daemon) ExitsDir() string { return d.runtime.family.exitsDir(d.dir) }
 
 // Endpoint is the socket as CRI clients name it.
 func (d *Daemon) Endpoint() string { return "unix://" + d.Socket() }
 
-// Freeze stops the process without ending it: connections stay open, and nothing
-// is answered.
+// Freeze stops the process without ending it: connections stay open, and the daemon answers nothing.
 func (d *Daemon) Freeze() error { return d.signal(unix.SIGSTOP) }
 
 // Thaw lets a frozen process go on.
@@ -180,8 +178,8 @@ func (d *Daemon) Launch() error {
 	cmd.Dir = d.dir // conmon leaves a file there when a container runs out of memory
 	cmd.Env = append(os.Environ(), "PATH="+d.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own, so that an interrupt at the terminal reaches the test,
-	// which then ends the daemon in its own order.
+	// A group of its own, so that an interrupt at the terminal reaches only the test, which then
+	// ends the daemon in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", d.runtime.Name, err)
@@ -190,7 +188,7 @@ func (d *Daemon) Launch() error {
 	d.run = p
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // how it ended is no news: signals are how tests end it
+		_ = cmd.Wait() // no error: tests end the process with signals
 	}()
 	return nil
 }
@@ -259,9 +257,8 @@ func (d *Daemon) Log(lines int) string {
 
 func (d *Daemon) logPath() string { return filepath.Join(d.dir, "daemon.log") }
 
-// Close ends the daemon and everything that it started, and removes its folder.
-// It does not take pods down in good order, which could hang; it takes away what
-// they are made of.
+// Close ends the daemon and everything that it started, and removes its folder. It does not stop
+// pods in order, because that could block; it removes what they are made of.
 func (d *Daemon) Close() error {
 	err := d.Kill()
 	return errors.Join(err, sweep(d.dir), d.sweeper.close())

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// packages are the distribution's packages that programs come from.
+// packages are the distribution's packages, by the programs that they contain.
 var packages = map[string]string{
 	"runc": "runc", "conmon": "conmon", "skopeo": "skopeo", "xz": "xz-utils", "busybox": "busybox-static",
 	"qemu-system-x86_64": "qemu-system-x86", "qemu-system-aarch64": "qemu-system-arm",
 }
 
-// Install installs what is missing of the distribution's programs.
+// Install installs the distribution's programs that are missing.
 func Install(ctx context.Context, programs ...string) error {
 	var missing []string
 	for _, p := range programs {

@@ -1,14 +1,14 @@
-// Package testnode runs a real container runtime for tests and programs: it gets or builds
-// the one that is chosen by name, starts it under a temporary folder of its own with a socket
-// of its own, freezes, kills and restarts it, has its runc hang or fail, makes pods in it, and
-// takes every trace of it away again, also when the process that started it dies.
+// Package testnode runs a real container runtime for tests and programs. It gets or builds the
+// runtime that is chosen by name, and starts it with a temporary folder and a socket of its own. It
+// freezes, kills and restarts the runtime, makes its runc block or fail, and makes pods in it. It
+// removes every trace of the runtime, even if the process that started it dies.
 //
-// A Runtime says what is known of each: where its programs come from, and what tests may
-// expect of it. Tests tell runtimes apart by that and not by their names.
+// A Runtime describes a runtime: where its programs come from, and what tests may expect of it.
+// Tests distinguish runtimes by that, not by their names.
 //
-// The package needs Linux, root, and, the first time, the network: containerd 1.6, runc, and
-// what else runs beside a runtime, come from Debian, the other versions of containerd from the
-// Go module proxy. CRI-O's programs are in neither; they come from a folder that is named.
+// The package needs Linux, root and, the first time, the network. containerd 1.6, runc and other
+// tools come from Debian, the other versions of containerd from the Go module proxy. CRI-O's
+// programs are in neither; a folder that is named must have them.
 package testnode
 
 import (
@@ -17,7 +17,7 @@ import (
 	"os"
 )
 
-// ErrNeedsRoot is the error of everything that cannot be done without root.
+// ErrNeedsRoot is the error of everything that needs root.
 var ErrNeedsRoot = errors.New("running a container runtime needs root")
 
 // NeedsRoot returns ErrNeedsRoot if this process may not run a container runtime.
@@ -31,9 +31,9 @@ func NeedsRoot() error {
 // skipVariable, set to "skip", lets a run without root pass.
 const skipVariable = "PLEG_E2E"
 
-// ExitWithoutRoot ends the process if it may not run a container runtime. TestMain calls it, so
-// that a run that tested nothing does not look like one that passed: "go test" swallows what a
-// passing package prints, so without root the run fails unless it was told to skip.
+// ExitWithoutRoot ends the process if it may not run a container runtime. TestMain calls it,
+// because "go test" drops the output of a passing package: a run that tested nothing must not look
+// like success. Without root the run fails, unless skipVariable is set.
 func ExitWithoutRoot(tests string) {
 	err := NeedsRoot()
 	if err == nil {

@@ -2,8 +2,8 @@ package testnode
 
 import "testing"
 
-// ForTest starts a runtime, with a client of it, until the test ends. A test that fails has the end of
-// the runtime's log.
+// ForTest starts a runtime, with a client for it, until the test ends. If the test fails, it logs
+// the end of the runtime's log.
 func ForTest(t testing.TB) (*Daemon, *Client) {
 	t.Helper()
 	daemon, err := Start(t.Context())

@@ -14,15 +14,15 @@ import (
 	"slices"
 )
 
-// The images that every daemon has. They are made here, no registry is asked.
+// The images that every daemon has. They are made here, without a registry.
 const (
 	// PauseImage is the image of the sandboxes.
 	PauseImage = "localhost/pause:test"
-	// BusyboxImage has a shell, and the few applets that are linked in it.
+	// BusyboxImage has a shell, and the few applets that are linked to busybox.
 	BusyboxImage = "localhost/busybox:test"
 )
 
-// archives are the files in the folder of the images, and the images that they hold.
+// archives are the files in the folder of the images, and the images in them.
 var archives = map[string]string{"pause.tar": PauseImage, "busybox.tar": BusyboxImage}
 
 // prepareImages returns the folder that has the archives of the images.
@@ -55,7 +55,7 @@ func prepareImages(ctx context.Context) (string, error) {
 	})
 }
 
-// busybox is an image that has a shell. Under whatever name, it is the same image.
+// busybox is an image that has a shell. It is the same image under every name.
 func busybox(name string) (image, error) {
 	program, err := staticBusybox()
 	box := image{name: name, files: map[string]string{"bin/busybox": program}, symlinks: map[string]string{}}
@@ -65,8 +65,7 @@ func busybox(name string) (image, error) {
 	return box, err
 }
 
-// ImportProgram gives the daemon an image with nothing in it but a static program, which is
-// its entry point.
+// ImportProgram imports an image that contains only a static program, which is its entry point.
 func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error {
 	entry := filepath.Base(program)
 	return d.importAs(ctx, image{
@@ -74,7 +73,7 @@ func (d *Daemon) ImportProgram(ctx context.Context, name, program string) error 
 	})
 }
 
-// ImportBusybox gives the daemon's image of busybox another name.
+// ImportBusybox imports the image of busybox under another name.
 func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
 	box, err := busybox(name)
 	if err != nil {
@@ -83,8 +82,8 @@ func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
 	return d.importAs(ctx, box)
 }
 
-// ImportBusyboxWith gives the daemon an image of busybox that runs as a user, and has more static
-// programs in /bin, by their names there. It knows the user app, 1234 in the groups 1234 and 77.
+// ImportBusyboxWith imports an image of busybox that runs as a user, with more static programs in
+// /bin, by their names there. The image has the user app, 1234 in the groups 1234 and 77.
 func (d *Daemon) ImportBusyboxWith(ctx context.Context, name, user string, programs map[string]string) error {
 	box, err := busybox(name)
 	if err != nil {
@@ -176,7 +175,7 @@ func (img image) write(path string) error {
 	return os.WriteFile(path, archive.Bytes(), 0o600)
 }
 
-// layer returns the tar of the image's file system, always the same one.
+// layer returns the tar of the image's file system, which is always the same.
 func (img image) layer() ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)

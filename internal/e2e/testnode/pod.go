@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The labels and annotations by which the kubelet knows its pods again.
+// The labels and annotations by which the kubelet recognizes its pods.
 const (
 	labelPodName             = "io.kubernetes.pod.name"
 	labelPodNamespace        = "io.kubernetes.pod.namespace"
@@ -31,7 +31,7 @@ const (
 	defaultTerminationPolicy = "File"
 )
 
-// Pod is a pod that a test runs: a sandbox with host networking, unless RunPodIn made it.
+// Pod is a pod that a test runs. Its sandbox has host networking, unless RunPodIn made it.
 type Pod struct {
 	UID       types.UID
 	Name      string
@@ -46,13 +46,13 @@ type Container struct {
 	Name string
 	// Command runs in a busybox image.
 	Command []string
-	// Restarts is how many containers of that name the pod had before.
+	// Restarts is how many containers of this name the pod had before.
 	Restarts int
-	// Memory is the most that it may use, in bytes; 0 is no limit.
+	// Memory is the container's memory limit in bytes; 0 is no limit.
 	Memory int64
 }
 
-// Hash is the hash of the specification that the container's annotation carries.
+// Hash is the hash of the specification, for the container's annotation.
 func (c Container) Hash() uint64 {
 	h := fnv.New32a()
 	fmt.Fprint(h, c.Name, c.Command)
@@ -72,13 +72,12 @@ func (c *Client) RunPod(ctx context.Context, namespace, name string) (*Pod, erro
 	return c.runSandbox(ctx, NewUID(), namespace, name, 0)
 }
 
-// RunPodIn is RunPod for a pod whose sandbox and containers are in other namespaces. A pod network needs
-// CNI plugins.
+// RunPodIn is RunPod for a pod that uses other namespaces. A pod network needs CNI plugins.
 func (c *Client) RunPodIn(ctx context.Context, namespace, name string, in *runtimeapi.NamespaceOption) (*Pod, error) {
 	return c.runSandboxIn(ctx, NewUID(), namespace, name, 0, in)
 }
 
-// RunPodAgain runs another sandbox of a pod whose sandbox is no more.
+// RunPodAgain runs another sandbox of a pod whose sandbox is gone.
 func (c *Client) RunPodAgain(ctx context.Context, pod *Pod) (*Pod, error) {
 	return c.runSandboxIn(ctx, pod.UID, pod.Namespace, pod.Name, pod.config.Metadata.Attempt+1, pod.namespaces())
 }
@@ -180,7 +179,7 @@ func (c *Client) Stop(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove removes a container; one that runs is killed first.
+// Remove removes a container, and kills it first if it runs.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	if _, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); gone(err) != nil {
 		return fmt.Errorf("removing container %s: %w", id, err)
@@ -205,7 +204,7 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
-// RemovePods removes every pod that there is, by whomever it was made.
+// RemovePods removes every pod, whoever made it.
 func (c *Client) RemovePods(ctx context.Context) error {
 	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -216,7 +215,7 @@ func (c *Client) RemovePods(ctx context.Context) error {
 		return fmt.Errorf("listing the containers: %w", err)
 	}
 	var errs []error
-	// Else CRI-O asks each to end, and waits for ten seconds.
+	// Otherwise CRI-O asks each container to end, and waits for ten seconds.
 	for _, container := range containers.Containers {
 		errs = append(errs, c.Stop(ctx, container.Id))
 	}
@@ -227,8 +226,8 @@ func (c *Client) RemovePods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Sleep is a command that does nothing until it is killed. Asked to end, it ends as if it had been
-// killed: CRI-O asks before it kills, and would wait for ten seconds.
+// Sleep is a command that does nothing until it is killed. On SIGTERM it ends as if it were killed:
+// CRI-O sends that first, and would wait for ten seconds.
 func Sleep() []string { return Script("trap 'exit 137' TERM", "sleep 1000000 & wait") }
 
 // Exit is a command that ends at once with a code.

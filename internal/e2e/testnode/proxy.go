@@ -18,19 +18,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Proxy stands between a client and a runtime. It passes calls on as they are, and can have the
-// inspections of single containers and sandboxes hang or fail, and the event streams refused.
+// Proxy stands between a client and a runtime, and passes calls on unchanged. It can block or fail
+// the inspections of single containers and sandboxes, and refuse event streams.
 type Proxy struct {
-	// Endpoint is where it serves; set once by StartProxy.
+	// Endpoint is where the proxy serves; set once by StartProxy.
 	Endpoint string
 
 	runtime *grpc.ClientConn
 	server  *grpc.Server
-	served  chan error // how serving has ended
+	served  chan error // the result of Serve
 
 	mu             sync.Mutex
 	stuck, failing []string      // IDs; guarded by mu
-	released       chan struct{} // closed when nothing is to hang any more; guarded by mu
+	released       chan struct{} // closed when stuck calls are to go on; guarded by mu
 	noEvents       bool          // guarded by mu
 }
 
@@ -61,24 +61,24 @@ func (p *Proxy) Close() error {
 	return errors.Join(<-p.served, p.runtime.Close())
 }
 
-// Reconnect connects to a runtime that was restarted without waiting for the end of a back-off.
+// Reconnect connects to a restarted runtime at once, without the rest of a back-off.
 func (p *Proxy) Reconnect() { p.runtime.ResetConnectBackoff() }
 
-// Block has the inspections of these containers and sandboxes hang until Release.
+// Block makes the inspections of these containers and sandboxes block until Release.
 func (p *Proxy) Block(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stuck = ids
 }
 
-// Fail has the inspections of these containers and sandboxes fail until Release.
+// Fail makes the inspections of these containers and sandboxes fail until Release.
 func (p *Proxy) Fail(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failing = ids
 }
 
-// Release has the calls that hang go on, and no more of them hang or fail.
+// Release lets blocked calls go on, and ends Block and Fail.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,14 +86,14 @@ func (p *Proxy) Release() {
 	p.released, p.stuck, p.failing = make(chan struct{}), nil, nil
 }
 
-// RefuseEvents has new event streams refused, as by a runtime that has none.
+// RefuseEvents refuses new event streams, like a runtime without events.
 func (p *Proxy) RefuseEvents() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.noEvents = true
 }
 
-// fault waits as long as a call is to hang, and returns the error that it is to have.
+// fault blocks while the call is to block, and returns the error that it is to have.
 func (p *Proxy) fault(ctx context.Context, method string, request []byte) error {
 	named := func(id string) bool { return bytes.Contains(request, []byte(id)) }
 	p.mu.Lock()
@@ -112,7 +112,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 				return ctx.Err()
 			}
 		}
-	case "GetContainerEvents", "Subscribe": // the second is containerd's own
+	case "GetContainerEvents", "Subscribe": // Subscribe is containerd's own
 		if noEvents {
 			return status.Error(codes.Unimplemented, "the runtime has no event stream")
 		}
@@ -120,7 +120,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 	return nil
 }
 
-// pass passes one call on, which has one request.
+// pass passes on one call, which has one request.
 func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
 	var message []byte
@@ -152,7 +152,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 }
 
-// frames is a codec that leaves messages as they are on the wire.
+// frames is a codec that passes messages as they are on the wire.
 type frames struct{}
 
 func (frames) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }

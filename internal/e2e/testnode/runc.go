@@ -9,14 +9,13 @@ import (
 	"path/filepath"
 )
 
-// runcPath is the runc that the daemon of a folder runs. It is the machine's own, until a fault is
-// injected.
+// runcPath is the runc that the daemon of a folder runs: the machine's own, until a fault is injected.
 func runcPath(dir string) string { return filepath.Join(dir, "bin", "runc") }
 
-// runcFaults is the folder of the faults that runc obeys.
+// runcFaults is the folder with the faults for runc.
 func runcFaults(dir string) string { return filepath.Join(dir, "faults") }
 
-// obedientRunc is a runc that first obeys the faults. Its command comes before the container.
+// obedientRunc is a runc that obeys faults first. Its command comes before the container's ID.
 const obedientRunc = `#!/bin/sh
 for arg; do
 	name=$arg
@@ -35,7 +34,7 @@ done
 exec %[2]s "$@"
 `
 
-// linkRunc puts the machine's runc where the daemon runs it.
+// linkRunc links the machine's runc to where the daemon runs it.
 func linkRunc(dir string) error {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
@@ -45,18 +44,18 @@ func linkRunc(dir string) error {
 		os.Symlink(runc, runcPath(dir)))
 }
 
-// RuncFault is a fault of runc, by which a runtime does everything to a container: a command of it,
-// for a container or for all, is stuck or fails until the fault is healed. The runtime and its shims
-// are not changed, and do what they do on any node whose kernel or disk is stuck.
+// RuncFault is a fault of runc, with which a runtime does everything to a container. A command of
+// runc is stuck or fails, for one container or for all, until the fault is healed. The runtime and
+// its shims are unchanged, and act as on a node whose kernel or disk is stuck.
 type RuncFault struct{ path, kind string }
 
-// BlockRunc has a command of runc, such as update, kill or delete, hang before it does anything; for
-// a container or sandbox, or for all if id is empty.
+// BlockRunc makes a command of runc, such as update, kill or delete, block before it does anything.
+// It does so for one container or sandbox, or for all if id is empty.
 func (d *Daemon) BlockRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".hang")
 }
 
-// FailRunc has a command of runc fail, as BlockRunc has it hang.
+// FailRunc makes a command of runc fail; its arguments are those of BlockRunc.
 func (d *Daemon) FailRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".fail")
 }
@@ -75,13 +74,13 @@ func (d *Daemon) injectRunc(command, id, kind string) (*RuncFault, error) {
 	return f, nil
 }
 
-// Met tells whether the runtime has run into the fault.
+// Met reports whether the runtime has run into the fault.
 func (f *RuncFault) Met() bool {
 	_, err := os.Stat(f.path + ".met")
 	return err == nil
 }
 
-// Heal ends the fault. What is stuck in it goes on. Healing twice is harmless.
+// Heal ends the fault, and what is stuck in it goes on. Healing twice is harmless.
 func (f *RuncFault) Heal() error {
 	if err := os.Remove(f.path + f.kind); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("healing runc: %w", err)
@@ -89,13 +88,13 @@ func (f *RuncFault) Heal() error {
 	return nil
 }
 
-// replaceRunc puts the obedient runc in the place of the machine's, which costs nothing until then.
+// replaceRunc replaces the machine's runc by the obedient one, which is slower.
 func (d *Daemon) replaceRunc() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	runc, err := os.Readlink(runcPath(d.dir))
 	if err != nil {
-		return nil //nolint:nilerr // it is no link any more
+		return nil //nolint:nilerr // it is replaced already
 	}
 	script := runcPath(d.dir) + ".new"
 	if err := os.WriteFile(script, fmt.Appendf(nil, obedientRunc, runcFaults(d.dir), runc), 0o700); err != nil {

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// DefaultRuntime is the runtime that is run if none is named.
+// DefaultRuntime is the runtime that runs if none is named.
 const DefaultRuntime = "containerd-2.4"
 
-// The variables that choose what is run. Flags, where there are any, have their values as
-// defaults.
+// The variables that choose what runs. Flags, where they exist, have these values as defaults.
 const (
 	runtimeVariable = "PLEG_RUNTIME"
 	crioVariable    = "PLEG_CRIO"
@@ -43,56 +42,56 @@ func RegisterFlags() {
 		"the folder that has CRI-O's programs, crio or crio.xz, and pinns, also by "+crioVariable)
 }
 
-// Runtime is a container runtime that can be run, and what it promises.
+// Runtime is a container runtime that tests can run, and what it promises.
 type Runtime struct {
-	// Name chooses it.
+	// Name is the name by which it is chosen.
 	Name string
-	// Reports is how the name and version begin that it gives of itself.
+	// Reports is the beginning of the name and version that it reports.
 	Reports string
-	// Events tells that it has an event stream from which a generator gets every event.
+	// Events is true if it has an event stream that gives a generator every event.
 	Events bool
-	// StreamingLists tells that it has lists that are streamed.
+	// StreamingLists is true if it has streaming lists.
 	StreamingLists bool
-	// TakesSocket tells that it starts while something else listens at its socket, and puts
-	// its own into that place. CRI-O refuses.
+	// TakesSocket is true if it starts although another process listens at its socket, and replaces
+	// that socket. CRI-O refuses.
 	TakesSocket bool
-	// ForgottenExit is the exit code that it tells of a container that ended while it did not
-	// run; 0 if it then knows the right one.
+	// ForgottenExit is the exit code that it reports for a container that ended while the runtime
+	// did not run; 0 if it reports the right one.
 	ForgottenExit int
-	// LosesExits tells that, after it was killed, it may not know a container any more that it
-	// was starting, and show it as unknown: containerd 1.6 ("Failed to load container status:
-	// failed to load task: error creating fifo"). It then misses its end.
+	// LosesExits is true if a killed runtime may forget a container that it was starting, and show
+	// it as unknown. It then misses its end: containerd 1.6 ("Failed to load container status:
+	// failed to load task: error creating fifo").
 	LosesExits bool
-	// GivesUp tells that, when it starts again after it was killed, it may take pods for dead that
-	// live: containerd 1.7 cleans up after shims that do not answer soon enough, as its log says.
+	// GivesUp is true if a killed and restarted runtime may take live pods for dead. containerd 1.7
+	// cleans up after shims that do not answer soon enough, as its log says.
 	GivesUp bool
-	// LocksStatuses tells that it holds a container's status while runc changes the container's
-	// resources, and that all lists of containers, and all of its events, wait for that.
+	// LocksStatuses is true if it holds a container's status while runc changes the container's
+	// resources. All its container lists and events wait for that.
 	LocksStatuses bool
-	// LateExits tells that it shows an exit only when runc has deleted the container.
+	// LateExits is true if it shows an exit only after runc has deleted the container.
 	LateExits bool
 
-	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has it from the
-	// time of a file, which the kernel takes from a clock that ticks every 1 to 10 ms.
+	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has the time from a
+	// file, and the kernel stamps files by a clock that ticks every 1 to 10 ms.
 	EarlyBy time.Duration
 
 	family family
 }
 
-// family is what differs between containerd and CRI-O. A dir is the folder of one daemon,
-// programs the folder that prepare returned.
+// family is what differs between containerd and CRI-O. dir is the folder of one daemon, programs
+// the folder that prepare returned.
 type family interface {
 	// prepare gets what is missing.
 	prepare(ctx context.Context) (programs string, err error)
 	// configure writes the configuration.
 	configure(dir, programs string) error
-	// socket is the path at which it serves.
+	// socket is the path of its socket.
 	socket(dir string) string
-	// exitsDir is where it has a file of each exit; empty if it has none.
+	// exitsDir is its folder of exit files; empty if it has none.
 	exitsDir(dir string) string
-	// command is the daemon and its arguments. Among these is a path in dir.
+	// command is the daemon and its arguments, one of which is a path in dir.
 	command(dir, programs string) []string
-	// importImage imports the archive of an image. A daemon may run.
+	// importImage imports the archive of an image. The daemon may run.
 	importImage(ctx context.Context, dir, programs, archive, name string) error
 }
 
@@ -103,8 +102,8 @@ func Runtimes() []Runtime {
 		all = append(all, Runtime{
 			Name:    "containerd-" + c.version[:len("0.0")],
 			Reports: "containerd " + c.version,
-			// 1.6 has none; 1.7 gives each event to one of its readers, so that a generator
-			// does not use it unless it is told that it is the only one.
+			// 1.6 has no event stream. 1.7 gives each event to only one reader, so a generator does
+			// not use it unless an option says that it is the only reader.
 			Events:         c.version >= "2.0",
 			StreamingLists: c.version >= "2.4",
 			TakesSocket:    true,

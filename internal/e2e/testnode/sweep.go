@@ -20,26 +20,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepVariable, in the environment of a program that imports this package,
-// makes a sweeper of it.
+// sweepVariable makes a program that imports this package a sweeper.
 const sweepVariable = "PLEG_E2E_SWEEP"
 
-// sweepTimeout bounds how long killed processes may take to go. On a busy machine the shims of
-// 150 pods take more than 20 s.
+// sweepTimeout bounds how long killed processes may take to end. On a busy machine the shims of 150
+// pods take more than 20 s.
 const sweepTimeout = 2 * time.Minute
 
-// A test that runs into its timeout ends without any clean-up of its own, and so
-// does one that is killed. Therefore the clean-up is also held by a second
-// process, the sweeper: the same program again, which waits until the first one is gone.
-// It is an init so that no program can forget it.
+// A test that times out or is killed does not clean up. Therefore a second process, the sweeper,
+// can clean up too: it is the same program again, and waits until the first one is gone. This is an
+// init function, so that no program can forget it.
 func init() {
 	dir := os.Getenv(sweepVariable)
 	if dir == "" {
 		return
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	// Standard input is a pipe that nobody writes to and only the first process
-	// holds: it ends when that process does.
+	// Standard input is a pipe that only the first process holds, and nobody writes to. It ends
+	// when that process ends.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "cleaning up after a container runtime:", err)
@@ -48,10 +46,10 @@ func init() {
 	os.Exit(0)
 }
 
-// sweeper is a process that sweeps when this process ends.
+// sweeper is a process that cleans up when this process ends.
 type sweeper struct {
 	cmd  *exec.Cmd
-	hold *os.File // closing it, or dying, sets the sweeper off
+	hold *os.File // closing it, or dying, starts the sweeper's work
 }
 
 func startSweeper(dir string) (*sweeper, error) {
@@ -67,8 +65,8 @@ func startSweeper(dir string) (*sweeper, error) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), sweepVariable+"="+dir)
 	cmd.Stdin = r
-	// Neither output of the first process is inherited: whoever reads it to its
-	// end, as "go test" does, would wait for the sweeper too.
+	// The sweeper does not inherit the first process's outputs. Otherwise a reader of these, such
+	// as "go test", would wait for the sweeper too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the sweeper: %w", err), w.Close())
@@ -80,10 +78,9 @@ func (s *sweeper) close() error {
 	return errors.Join(s.hold.Close(), s.cmd.Wait())
 }
 
-// sweep takes away every trace of the daemon whose folder is dir: its process, the
-// processes that look after containers, containers, mounts, cgroups, sockets and files. The
-// name of the folder is unique and is in the command line of each of these processes and in
-// the cgroup of each container, so that nothing of anybody else's can be meant.
+// sweep removes every trace of the daemon whose folder is dir: its process, shims, conmons,
+// containers, mounts, cgroups, sockets and files. The unique name of the folder is in the command
+// line of these processes and in the cgroup of each container, so sweep removes nothing else.
 func sweep(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -92,12 +89,12 @@ func sweep(dir string) error {
 	inOurs := func(pid int) bool {
 		return slices.ContainsFunc(parents, func(parent string) bool { return inCgroup(pid, parent) })
 	}
-	// In this order: a daemon starts shims, or conmons, and each of these a container, which
-	// it reaps as long as it lives.
+	// The order matters: a daemon starts shims or conmons, and each of these starts a container,
+	// which it reaps while it lives.
 	for _, owned := range []func(pid int) bool{
 		func(pid int) bool { return runs(pid, dir, "containerd", "crio") },
 		inOurs,
-		// A runc that is stuck is a script.
+		// A stuck runc is a shell script.
 		func(pid int) bool { return runs(pid, dir, "containerd-shim-runc-v2", "conmon", "sh") },
 	} {
 		if err := killAll(owned); err != nil {
@@ -111,15 +108,15 @@ func sweep(dir string) error {
 	return errors.Join(append(errs, os.RemoveAll(dir))...)
 }
 
-// kubeletCgroups are the cgroups of the containers that were made without a parent, as a
-// kubelet makes them that manages no cgroups. containerd has CRI's namespace and the
-// container's ID, CRI-O its own name and that.
+// kubeletCgroups are the cgroups of containers made without a parent, as by a kubelet that manages
+// no cgroups. containerd's have the CRI namespace and the container's ID; CRI-O's have CRI-O's name
+// and the ID.
 func kubeletCgroups(dir string) []string {
 	var cgroups []string
 	for _, t := range bundles(dir) {
 		cgroups = append(cgroups, filepath.Join("/", namespace, filepath.Base(t)))
 	}
-	// A CRI-O that is killed forgets the container that it is making, and runc does not.
+	// A killed CRI-O forgets the container that it is making; runc does not.
 	containers, _ := filepath.Glob(filepath.Join(dir, "runroot", "overlay-containers", "*"))
 	started, _ := filepath.Glob(filepath.Join(dir, "oci", "*"))
 	for _, c := range append(containers, started...) {
@@ -129,14 +126,14 @@ func kubeletCgroups(dir string) []string {
 	return cgroups
 }
 
-// bundles are containerd's folders of what it runs.
+// bundles are containerd's folders of its running containers and sandboxes.
 func bundles(dir string) []string {
 	found, _ := filepath.Glob(filepath.Join(dir, "state", "io.containerd.runtime.v2.task", namespace, "*"))
 	return found
 }
 
-// shimSocket is what containerd's shims have in their bundles: the address at which they
-// listen, alone or in JSON. Before 2.3 it is not below the daemon's folder.
+// shimSocket matches the address at which a shim listens, which its bundle has, alone or in JSON.
+// Before 2.3 it is not below the daemon's folder.
 var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]{64})`)
 
 // removeShimSockets removes the sockets of shims that were killed.
@@ -155,15 +152,15 @@ func removeShimSockets(dir string) error {
 	return errors.Join(errs...)
 }
 
-// cgroupParent is the cgroup that the pods of the daemon are in.
+// cgroupParent is the cgroup of the daemon's pods.
 func cgroupParent(dir string) string {
-	if systemdDriver { // which takes a dash for a cgroup in another
+	if systemdDriver { // systemd reads a dash as a nested cgroup
 		return "/" + strings.ReplaceAll(filepath.Base(dir), "-", "") + ".slice"
 	}
 	return "/" + filepath.Base(dir)
 }
 
-// cgroupOfPod is the cgroup of a pod whose parent that is.
+// cgroupOfPod is the cgroup of a pod in a parent.
 func cgroupOfPod(parent, uid string) string {
 	if slice, systemd := strings.CutSuffix(parent, ".slice"); systemd {
 		return parent + slice + "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
@@ -179,7 +176,7 @@ func killAll(owned func(pid int) bool) error {
 		for _, pid := range processes() {
 			if owned(pid) {
 				left = append(left, pid)
-				_ = unix.Kill(pid, unix.SIGKILL) // gone meanwhile is as good
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
 			}
 		}
 		if len(left) == 0 {
@@ -203,8 +200,7 @@ func processes() []int {
 	return pids
 }
 
-// runs tells whether a process is one of the programs and has a path below dir among its
-// arguments.
+// runs reports whether a process is one of the programs and has an argument below dir.
 func runs(pid int, dir string, programs ...string) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -222,7 +218,7 @@ func inCgroup(pid int, parent string) bool {
 	})
 }
 
-// zombie tells whether a process has ended and only waits for its parent.
+// zombie reports whether a process has ended and waits for its parent.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -232,7 +228,7 @@ func zombie(pid int) bool {
 	return bytes.HasPrefix(state, []byte("Z"))
 }
 
-// MountPoints returns where the mounts are that a process sees: "self", or its number.
+// MountPoints returns the mounts that a process sees: "self", or its number.
 func MountPoints(pid string) ([]string, error) {
 	f, err := os.Open("/proc/" + pid + "/mountinfo")
 	if err != nil {
@@ -249,7 +245,7 @@ func MountPoints(pid string) ([]string, error) {
 	return points, lines.Err()
 }
 
-// UnmountBelow ends the mounts below a folder.
+// UnmountBelow unmounts everything below a folder.
 func UnmountBelow(dir string) error {
 	points, err := MountPoints("self")
 	if err != nil {
@@ -266,7 +262,7 @@ func UnmountBelow(dir string) error {
 	return nil
 }
 
-// removeCgroups removes a cgroup and those in it, of every hierarchy.
+// removeCgroups removes a cgroup and its children, in every hierarchy.
 func removeCgroups(parent string) error {
 	const root = "/sys/fs/cgroup"
 	v1, err := filepath.Glob(filepath.Join(root, "*", parent))

@@ -10,8 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The clocks of a thread's work: on a shared machine its CPU time is less than the time that
-// passes meanwhile.
+// The clocks of mainThread. On a shared machine, a thread's CPU time is less than the wall time.
 const (
 	cpuTime  = performance.EnableTimeDomainThreadTicks
 	wallTime = performance.EnableTimeDomainTimeTicks
@@ -35,7 +34,7 @@ func mainThread(t *testing.T, tab context.Context, clock performance.EnableTimeD
 		if after, err = taskDuration(ctx, target); err != nil {
 			return err
 		}
-		_, err = cdp.Call(ctx, target, performance.Disable, cdp.Empty{}) // the next may have another clock
+		_, err = cdp.Call(ctx, target, performance.Disable, cdp.Empty{}) // the next call may have another clock
 		return err
 	}))
 	if err != nil {

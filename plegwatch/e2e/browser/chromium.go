@@ -21,7 +21,7 @@ type Window struct {
 // Open starts a Chromium that shows a page in a window, and returns a context for
 // chromedp.Run. The browser ends when close is called.
 func Open(ctx context.Context, w Window, url string) (tab context.Context, closeTab func(), err error) {
-	// The sandbox needs rights that root in a container lacks; what is shown is our own.
+	// The sandbox needs rights that root in a container lacks; the page is our own.
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox,
 		chromedp.WindowSize(int(w.Width), int(w.Height)))
 	allocator, endAllocator := chromedp.NewExecAllocator(ctx, options...)

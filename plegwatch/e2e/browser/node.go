@@ -23,8 +23,8 @@ type Node struct {
 	stop []func()
 }
 
-// StartNode starts a node without pods. wrap may be nil; it may stand between the page and
-// the network. The options are of the connection to the runtime.
+// StartNode starts a node without pods. wrap, which may be nil, wraps the handler of the page. The
+// options are for the connection to the runtime.
 func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node, error) {
 	n := &Node{}
 	server, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))

@@ -91,8 +91,8 @@ func TestDeathShowsWithinASecond(t *testing.T) {
 	await(t, tab, `document.getElementById('events').innerText.includes('app exited 137 OOMKilled')`)
 }
 
-// The call that is stuck is named, with the pod, in the sentence and in its lane, and is not
-// any more when it is answered.
+// The sentence names the stuck call and its pod, and the lane shows the pod as stuck, until the
+// call is answered.
 func TestStuckCallIsNamed(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
@@ -110,7 +110,7 @@ func TestStuckCallIsNamed(t *testing.T) {
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
 }
 
-// An exit that only an exit event has told is shown, and that the runtime does not confirm it.
+// An exit that only an exit event has reported is shown, as unconfirmed.
 func TestUnconfirmedExitShows(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
@@ -127,8 +127,8 @@ func TestUnconfirmedExitShows(t *testing.T) {
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
 }
 
-// A pod that begins when one of its name has ended shares its row, also while the runtime still
-// lists that one; what is gone altogether comes last. The detail has both.
+// A pod that begins after another of its name has ended shares its row, even while the runtime
+// still lists that pod. Removed pods come last. The detail has both.
 func TestSuccessorSharesARow(t *testing.T) {
 	n, tab := open(t, nil)
 	etcd := func(uid types.UID) (sandbox, container string) {
@@ -166,8 +166,8 @@ func TestSuccessorSharesARow(t *testing.T) {
 	await(t, tab, `/second[^]*Another pod of this name[^]*first/.test(document.getElementById('detail-body').innerText)`)
 }
 
-// Pods of one name that were there at a time have a row each, as it is a fault if they run beside each
-// other; so has a pod without a name, whatever its UID is.
+// Pods of one name that exist at the same time have a row each, because that is a fault. So has a
+// pod without a name, whatever its UID is.
 func TestPodsBesideEachOther(t *testing.T) {
 	_, tab := open(t, nil)
 	got := evaluate[string](t, tab, `(() => {
@@ -188,7 +188,7 @@ func TestPodsBesideEachOther(t *testing.T) {
 	}
 }
 
-// A screen reader is told what has happened, once, and not how long ago that was every second.
+// A screen reader reads each change out once, and not its age every second.
 func TestWhatIsReadOut(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
@@ -214,8 +214,8 @@ func TestWhatIsReadOut(t *testing.T) {
 	}
 }
 
-// A connection that is up and brings nothing is noticed, said and replaced, and so is one
-// that breaks; what happened meanwhile is there afterwards.
+// The page notices and replaces a connection that brings nothing, and one that breaks. Then it
+// shows what happened meanwhile.
 func TestStalledConnectionRecovers(t *testing.T) {
 	var stalled atomic.Bool
 	var streams atomic.Int32
@@ -253,7 +253,7 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	}
 }
 
-// A tab that is not seen has no stream; when it is, it shows what has happened meanwhile.
+// A hidden tab has no stream; when it is visible again, it shows what happened meanwhile.
 func TestHiddenTabHasNoStream(t *testing.T) {
 	var streams atomic.Int32
 	n, tab := open(t, func(h http.Handler) http.Handler {
@@ -290,7 +290,7 @@ func TestHiddenTabHasNoStream(t *testing.T) {
 	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
-// Who is refused is told why, and gets the page as soon as it is not.
+// A refused viewer sees why, and gets the page as soon as it is no longer refused.
 func TestRefusedViewerIsTold(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)
@@ -310,7 +310,7 @@ func TestRefusedViewerIsTold(t *testing.T) {
 	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
-// stalling is a response that keeps what is written to itself while it stalls.
+// stalling is a response that drops what is written while it stalls.
 type stalling struct {
 	http.ResponseWriter
 	stalled *atomic.Bool
@@ -350,7 +350,7 @@ func TestHostileNames(t *testing.T) {
 		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
 	}
-	// The policy holds too: HTML cannot be put in, and a handler does not run.
+	// The policy holds too: a script cannot insert HTML, and a handler does not run.
 	if outcome := evaluate[string](t, tab, `(() => { try {
 		document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">');
 		return 'put in';
@@ -369,7 +369,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// The page is used by keyboard, and filtered; the address keeps the filter.
+// The page works by keyboard, and can be filtered; its address keeps the filter.
 func TestKeyboardAndFilter(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 5 {
@@ -401,7 +401,7 @@ func TestKeyboardAndFilter(t *testing.T) {
 	await(t, tab, age+fmt.Sprintf(` !== %q`, first)) // although nothing happens to the pod
 }
 
-// What an address says that is no filter is ignored.
+// The page ignores parts of its address that are no filter.
 func TestStrangeAddress(t *testing.T) {
 	n, err := browser.StartNode(nil)
 	if err != nil {
@@ -420,8 +420,8 @@ func TestStrangeAddress(t *testing.T) {
 		`document.getElementById('name').value === 'web'`)
 }
 
-// Of a thousand pods only the lanes in view are in the document, and they cost the page
-// little while 50 containers a second change.
+// Of a thousand pods only the lanes in view are in the document. They cost the page little while 50
+// containers change in a second.
 func TestThousandPods(t *testing.T) {
 	n, tab := open(t, nil)
 	var ids []string
@@ -458,7 +458,7 @@ func TestThousandPods(t *testing.T) {
 	if lanes > 60 || lanes < 5 || rows > 100 || rows < 20 {
 		t.Errorf("%d lanes and %d events are in the document", lanes, rows)
 	}
-	// docs/BENCHMARKS.md has what it takes: a quarter of this. Wall time depends on what else
+	// docs/BENCHMARKS.md has the measured time, a quarter of this. Wall time depends on what else
 	// the machine does.
 	if limit := 80 * time.Millisecond; cpu > limit {
 		t.Errorf("the main thread works for %v a second, more than %v", cpu, limit)

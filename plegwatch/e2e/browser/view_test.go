@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
-// A runtime that answers nothing is one sentence, and one bar over all lanes instead of one in each.
+// If the runtime answers nothing, the page has one sentence, and one bar over all lanes instead of
+// one in each.
 func TestRuntimeAwayIsOneBar(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 3 {
@@ -33,8 +34,8 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && `+none)
 }
 
-// Many pods have a row of 22 pixels each, unless chosen otherwise; the address keeps the choice. On paper all are
-// there.
+// Many pods have a row of 22 pixels each, unless chosen otherwise; the address keeps the choice. On
+// paper all pods are drawn.
 func TestCompactRows(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 60 {
@@ -70,7 +71,7 @@ func TestCompactRows(t *testing.T) {
 	await(t, tab, fmt.Sprintf(`document.querySelectorAll('.lane:not([hidden])').length === %d`, shown))
 }
 
-// No text in the lanes lies over another, however wide the page is.
+// No text in the lanes overlaps another, however wide the page is.
 func TestLabelsDoNotOverlap(t *testing.T) {
 	n, err := browser.StartNode(nil)
 	if err != nil {
@@ -109,7 +110,7 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// overlap looks for texts in the lanes of which one lies over another.
+// overlap fails if two texts in a lane overlap.
 func overlap(t *testing.T, tab context.Context, width int64) {
 	t.Helper()
 	found := evaluate[string](t, tab, `(() => {
@@ -135,7 +136,7 @@ func overlap(t *testing.T, tab context.Context, width int64) {
 	}
 }
 
-// A pod's detail has commands that can be pasted, with whole IDs and the endpoint; its restarts are a line each.
+// A pod's detail has commands to paste, with full IDs and the endpoint. Each of its restarts is one line.
 func TestCommandsToCopy(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
@@ -164,7 +165,7 @@ func TestCommandsToCopy(t *testing.T) {
 	await(t, tab, `document.querySelector('#detail button.copy').innerText === 'Copied'`)
 }
 
-// The page says which node and agent it is of, links to the agent's other addresses, and has the witnesses of exits.
+// The page names its node and agent, links to the agent's other paths, and has the witnesses of exits.
 func TestNodeComesFirst(t *testing.T) {
 	_, tab := open(t, nil)
 	await(t, tab, `/^node-7\s*plegwatch v0.1.0\s*started .* ago\s*Text JSON \/metrics \/healthz$/.test(`+
@@ -174,7 +175,7 @@ func TestNodeComesFirst(t *testing.T) {
 	await(t, tab, `/events\s+active[^]*shim\s+not active/.test(document.getElementById('witnesses').innerText)`)
 }
 
-// The time is fitted to what has happened in the pods; the restarts of a container are one line of events.
+// The time axis fits what has happened to the pods; the restarts of a container are one line of events.
 func TestFitAndFold(t *testing.T) {
 	_, tab := open(t, nil)
 	const minute = 60_000

@@ -1,5 +1,5 @@
-// Package deploy reads what is below plegwatch/deploy/ at the root of the repository, for the tests
-// beside it and in live.
+// Package deploy reads the files below plegwatch/deploy/ at the root of the repository, for its own
+// tests and those in live.
 package deploy
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Root returns the root of the repository. The working folder is inside it, as it is in tests.
+// Root returns the root of the repository. The working folder must be inside it, as in tests.
 var Root = sync.OnceValue(func() string {
 	root, err := testnode.Root(context.Background())
 	if err != nil {
@@ -40,7 +40,7 @@ var Root = sync.OnceValue(func() string {
 type Manifest struct {
 	Namespace corev1.Namespace
 	DaemonSet appsv1.DaemonSet
-	// The following are nil if there is none.
+	// Nil if the kustomization makes none.
 
 	NetworkPolicy  *networkingv1.NetworkPolicy
 	PodMonitor     *PodMonitor
@@ -61,7 +61,7 @@ type PodMonitor struct {
 	} `json:"spec"`
 }
 
-// PrometheusRule is the Prometheus operator's object. TestPrometheusRuleIsTheMixin is about its groups.
+// PrometheusRule is the Prometheus operator's object. TestPrometheusRuleIsTheMixin checks its groups.
 type PrometheusRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -70,8 +70,8 @@ type PrometheusRule struct {
 	} `json:"spec"`
 }
 
-// Kustomize decodes what the base makes with some of the components. It fails on a field that
-// Kubernetes does not know, on one that is there twice, and on an object of another kind.
+// Kustomize decodes the objects of the base with some of the components. It fails on fields that
+// Kubernetes does not know, on duplicate fields, and on objects of other kinds.
 func Kustomize(components ...string) (*Manifest, error) {
 	files := filesys.MakeFsInMemory()
 	deploy := filepath.Join(Root(), "plegwatch", "deploy")
@@ -95,7 +95,7 @@ func copyTo(to filesys.FileSystem, from fs.FS, folder string) error {
 	})
 }
 
-// kustomize is Kustomize with the folder kustomize of other files.
+// kustomize is Kustomize with the folder kustomize in other files.
 func kustomize(files filesys.FileSystem, components []string) (*Manifest, error) {
 	top := types.Kustomization{Resources: []string{"../kustomize/base"}}
 	for _, c := range components {
@@ -161,11 +161,11 @@ func decodeStrictly(document []byte, into any) error {
 	return errors.Join(append(unknown, err)...)
 }
 
-// buildLine is the line of the Dockerfile that builds the program: the command, and where it is run.
+// buildLine matches the Dockerfile's command that builds the program, and its folder.
 var buildLine = regexp.MustCompile(`(?m)^WORKDIR /src/(\S+)$(?s:.*)^RUN (GOOS=.* -o )/out/plegwatch \.$`)
 
-// Build builds the program by the Dockerfile's own command, in the working copy and for this
-// machine, and returns its path in dir.
+// Build builds the program with the Dockerfile's own command, in the working copy and for this
+// machine. It returns the program's path in dir.
 func Build(ctx context.Context, dir string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(Root(), "plegwatch", "deploy", "Dockerfile"))
 	if err != nil {

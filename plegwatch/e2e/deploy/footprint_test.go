@@ -24,25 +24,25 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// What the manifests ask for: TestResources and TestFootprint.
+// The resources in the manifests, which TestResources and TestFootprint check.
 const (
 	requestedCPU    = "20m"
 	requestedMemory = "48Mi"
 	memoryLimit     = "128Mi"
 )
 
-// By default a short run, which keeps the manifests' resources true. The figures in
+// By default a short run, which checks the manifests' resources. The figures in
 // plegwatch/deploy/README.md are from -footprint.for=60s.
 var (
 	footprintFor  = flag.Duration("footprint.for", 8*time.Second, "how long TestFootprint measures in each state")
 	footprintPods = flag.Int("footprint.pods", 110, "the pods of TestFootprint, of two containers each")
 )
 
-// crashing are the pods of the busy node that crash and are restarted every second.
+// crashing is how many pods of the busy node crash and restart every second.
 const crashing = 5
 
-// TestFootprint runs the program on a node of 110 pods, as many as a kubelet allows by
-// default, and measures it idle, busy, and busy with somebody looking at the page.
+// TestFootprint runs the program on a node of 110 pods, a kubelet's default limit. It measures the
+// program idle, busy, and busy with a viewer of the page.
 func TestFootprint(t *testing.T) {
 	s := proctest.CRIServer(t)
 	for i := range *footprintPods {

@@ -24,8 +24,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// sockets are where the runtime has its socket, by the component that is for it; that of the base
-// is at containerd's usual place.
+// sockets has the path of the runtime's socket for each component. The base has containerd's usual path.
 var sockets = map[string]string{
 	"":     "/run/containerd/containerd.sock",
 	"k3s":  "/run/k3s/containerd/containerd.sock",
@@ -41,7 +40,7 @@ func manifest(t *testing.T, components ...string) *Manifest {
 	return m
 }
 
-// each runs a test on what the base makes for each runtime.
+// each runs a test on the manifest for each runtime.
 func each(t *testing.T, f func(t *testing.T, socket string, m *Manifest)) {
 	for component, socket := range sockets {
 		t.Run(cmp.Or(component, "base"), func(t *testing.T) {
@@ -88,7 +87,7 @@ func TestNoPrivileges(t *testing.T) {
 	})
 }
 
-// A socket that is mounted as a file is the old one after a restart of the runtime;
+// A socket that is mounted as a file stays the old one after a restart of the runtime;
 // TestRestartOfRuntime in live shows both.
 func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 	each(t, func(t *testing.T, socket string, m *Manifest) {
@@ -97,7 +96,7 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 		dir := filepath.Dir(socket)
 		want := 1
 		if socket == sockets["k3s"] {
-			want = 2 // that of the shims, too
+			want = 2 // the directory of the shims, too
 		}
 		claim(t, len(pod.Volumes) == want && len(c.VolumeMounts) == want, "it has one volume")
 		v, mount := pod.Volumes[0], c.VolumeMounts[0]
@@ -136,14 +135,14 @@ func TestProbes(t *testing.T) {
 		port := m.DaemonSet.Spec.Template.Annotations["prometheus.io/port"]
 		claim(t, c.Ports[0].ContainerPort == 10271 && port == "10271", "one port")
 		claim(t, c.Args[1] == "--listen=0.0.0.0:"+port, "the port is listened on")
-		// The health is bad 3 minutes after the last list; a restart then would forget what
-		// an operator wants to see.
+		// The health is bad 3 minutes after the last list. A restart then would lose what an
+		// operator wants to see.
 		l := c.LivenessProbe
 		claim(t, l.PeriodSeconds*l.FailureThreshold >= 15*60, "the liveness probe leaves a quarter of an hour")
 	})
 }
 
-// The figures are from TestFootprint, which keeps to these bounds.
+// The figures are from TestFootprint, which checks these bounds.
 func TestResources(t *testing.T) {
 	each(t, func(t *testing.T, _ string, m *Manifest) {
 		r := m.DaemonSet.Spec.Template.Spec.Containers[0].Resources
@@ -157,14 +156,14 @@ func TestResources(t *testing.T) {
 	})
 }
 
-// below reports whether a limit of Go's is some way below a quantity.
+// below reports whether a memory limit for Go is well below a quantity.
 func below(t *testing.T, goLimit, limit string) bool {
 	t.Helper()
 	mib, isMiB := strings.CutSuffix(goLimit, "MiB")
 	return isMiB && quantity(mib+"Mi") < 0.9*quantity(limit)
 }
 
-// The component of another runtime changes the path in three places, and what the shims need.
+// The component for another runtime changes only the path, in three places, and what the shims need.
 func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 	for component, socket := range sockets {
 		if component == "" {
@@ -190,7 +189,7 @@ func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 	}
 }
 
-// The agent connects to nothing, and only its port is open, to Prometheus.
+// The agent connects to nothing. Only its port is open, and only to Prometheus.
 func TestNetworkPolicy(t *testing.T) {
 	each(t, func(t *testing.T, _ string, m *Manifest) {
 		spec := m.NetworkPolicy.Spec
@@ -205,7 +204,7 @@ func TestNetworkPolicy(t *testing.T) {
 	})
 }
 
-// A component changes what it is for, and nothing else.
+// A component changes only what it is for.
 func TestComponents(t *testing.T) {
 	want := manifest(t)
 	want.NetworkPolicy = nil // it would have no effect
@@ -240,7 +239,7 @@ func TestComponents(t *testing.T) {
 
 var rewrite = flag.Bool("rewrite", false, "write the PrometheusRule of the rules and alerts in plegwatch/mixin/")
 
-// The Prometheus operator gets the rules and the alerts that others load as files.
+// The Prometheus operator gets the rules and the alerts of the files in plegwatch/mixin/.
 func TestPrometheusRuleIsTheMixin(t *testing.T) {
 	want := `# plegwatch/mixin/rules.yaml and plegwatch/mixin/alerts.yaml. Do not edit it: "make prometheusrule" writes it.
 apiVersion: monitoring.coreos.com/v1
@@ -278,8 +277,7 @@ spec:
 	}
 }
 
-// What a file says that Kubernetes does not know is an error of Kustomize, so that the
-// claims above are about what Kubernetes reads.
+// Kustomize fails on what Kubernetes does not know, so the claims above are about what Kubernetes reads.
 func TestKustomizeIsStrict(t *testing.T) {
 	for old, changed := range map[string]string{
 		"readOnlyRootFilesystem:": "readOnlyRootFileSystem:",
@@ -310,7 +308,7 @@ func TestKustomizeIsStrict(t *testing.T) {
 	}
 }
 
-// An image with nothing in it needs a program that needs nothing.
+// An empty image needs a program that depends on nothing.
 func TestProgramIsStatic(t *testing.T) {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -339,7 +337,7 @@ func TestProgramIsStatic(t *testing.T) {
 		"it is not built from the lowest versions that the library works with")
 }
 
-// The image has the program and nothing else, is made for both architectures, and of one commit is the same.
+// The image has the program and nothing else. It is built for both architectures, by a pinned compiler.
 func TestDockerfile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(Root(), "plegwatch", "deploy", "Dockerfile"))
 	if err != nil {
@@ -354,7 +352,7 @@ func TestDockerfile(t *testing.T) {
 	for _, label := range []string{"title", "description", "source", "licenses", "version", "revision"} {
 		claim(t, strings.Contains(image, "org.opencontainers.image."+label+"="), "it has the label "+label)
 	}
-	// For the other architecture too.
+	// The program builds for the other architecture too.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, ".")
 	build.Dir = filepath.Join(Root(), "plegwatch")
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]

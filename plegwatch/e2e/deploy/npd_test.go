@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// npdConfig has the fields that node-problem-detector reads of a custom plugin's
-// configuration; it ignores others, and so a misspelt one.
+// npdConfig has the fields that node-problem-detector reads in a custom plugin's configuration. It
+// ignores other fields, and so a misspelt one.
 type npdConfig struct {
 	Plugin       string `json:"plugin"`
 	PluginConfig struct {
@@ -62,8 +62,8 @@ func readNPDConfig(t *testing.T, name string) (c npdConfig) {
 	return c
 }
 
-// runRule runs a rule as node-problem-detector does: killed after its timeout, its output
-// trimmed and cut at so many bytes.
+// runRule runs a rule as node-problem-detector does, with its timeout and with the output trimmed.
+// The output must be short enough not to be cut.
 func runRule(t *testing.T, c *npdConfig, r *npdRule) (code int, says string) {
 	t.Helper()
 	timeout, err := time.ParseDuration(r.Timeout)
@@ -89,8 +89,8 @@ func runRule(t *testing.T, c *npdConfig, r *npdRule) (code int, says string) {
 	return cmd.ProcessState.ExitCode(), says
 }
 
-// The rule that asks an agent, and the one that asks the runtime, give what
-// node-problem-detector understands, in time and in full.
+// Both rules, for an agent and for the runtime, give results that node-problem-detector
+// understands, in time and in full.
 func TestNodeProblemDetector(t *testing.T) {
 	for name, asksAgent := range map[string]bool{"pleg.json": true, "runtime.json": false} {
 		t.Run(name, func(t *testing.T) {

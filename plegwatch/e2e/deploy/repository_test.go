@@ -26,7 +26,7 @@ func readYAML(t *testing.T, path string, into any) string {
 }
 
 type workflow struct {
-	On          any               `json:"true"` // which is what YAML 1.1 makes of the key on
+	On          any               `json:"true"` // YAML 1.1 reads the key on as true
 	Permissions map[string]string `json:"permissions"`
 	Jobs        map[string]struct {
 		Permissions map[string]string `json:"permissions"`
@@ -39,8 +39,8 @@ type workflow struct {
 	} `json:"jobs"`
 }
 
-// Workflows use actions by the hash of a commit, which nobody can move. Those that a branch or a fork
-// can start may read the repository and nothing else. Only a tag gives a job more rights.
+// Workflows use actions by the hash of a commit, which nobody can move. A workflow that a branch or
+// a fork can start may only read the repository. Only a tag gives a job more rights.
 func TestWorkflows(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(Root(), ".github", "workflows", "*"))
 	if err != nil || len(files) == 0 {
@@ -79,7 +79,7 @@ func TestWorkflows(t *testing.T) {
 	claim(t, gate, "a workflow runs .ci/run")
 }
 
-// isStartedByTags reports whether a workflow is started by pushed tags alone.
+// isStartedByTags reports whether only pushed tags start a workflow.
 func isStartedByTags(on any) bool {
 	return reflect.DeepEqual(on, map[string]any{"push": map[string]any{"tags": []any{"v[0-9]+.[0-9]+.[0-9]+"}}})
 }

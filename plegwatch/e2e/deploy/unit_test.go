@@ -24,7 +24,7 @@ func unitPath() string {
 	return filepath.Join(Root(), "plegwatch", "deploy", "systemd", "plegwatch.service")
 }
 
-// unit returns the settings of the unit, by name, in order; a line may go on in the next.
+// unit returns the settings of the unit by name, in order. A line may continue on the next.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(unitPath())
@@ -40,7 +40,7 @@ func unit(t *testing.T) map[string][]string {
 	return settings
 }
 
-// unitAddress is where the agent of the unit serves.
+// unitAddress is the first address at which the unit's agent serves.
 func unitAddress(t *testing.T) string {
 	t.Helper()
 	found := regexp.MustCompile(`--listen (\S+)`).FindStringSubmatch(unit(t)["ExecStart"][0])
@@ -50,7 +50,7 @@ func unitAddress(t *testing.T) string {
 	return found[1]
 }
 
-// tool runs a tool of the distribution that the test cannot do without.
+// tool runs a tool of the distribution, and fails the test without it.
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
@@ -71,7 +71,7 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(copied, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// What it does not know it says, and goes on.
+	// systemd-analyze reports unknown settings, but does not fail.
 	if out := tool(t, "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copied); out != "" {
 		t.Errorf("systemd-analyze verify:\n%s", out)
 	}
@@ -97,8 +97,8 @@ func TestUnit(t *testing.T) {
 	claim(t, len(u["Requires"])+len(u["BindsTo"])+len(u["PartOf"]) == 0, "it outlives the runtime")
 }
 
-// Every system call that the program makes while it watches a busy node and serves is in the
-// unit's filter, on a Debian with the same systemd.
+// The unit's filter allows every system call that the program makes while it watches a busy node
+// and serves, on a Debian with the same systemd.
 func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	s := proctest.CRIServer(t)
 	plans := timetable.New(s, clock.RealClock{})
@@ -134,7 +134,7 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
-	s.Down() // it connects again and again
+	s.Down() // the program connects again and again
 	time.Sleep(time.Second)
 	if err := s.Up(); err != nil {
 		t.Fatal(err)
@@ -163,8 +163,8 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	}
 }
 
-// filtered returns the calls that are left by a list of filters: the first allows, those
-// that begin with ~ take away.
+// filtered returns the calls that a list of filters leaves allowed. Filters allow calls; those that
+// begin with ~ take calls away.
 func filtered(t *testing.T, filters []string) map[string]bool {
 	t.Helper()
 	calls := map[string]bool{}
@@ -179,7 +179,7 @@ func filtered(t *testing.T, filters []string) map[string]bool {
 	return calls
 }
 
-// members returns the calls in a set of systemd's, or the call itself.
+// members returns the calls in a set of systemd, or the call itself.
 func members(t *testing.T, name string) (calls []string) {
 	t.Helper()
 	if !strings.HasPrefix(name, "@") {

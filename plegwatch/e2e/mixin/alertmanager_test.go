@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// alertmanager is what the tests look at of the example for Alertmanager.
+// alertmanager is the part of the Alertmanager example that the tests read.
 type alertmanager struct {
 	InhibitRules []struct {
 		Source []string `json:"source_matchers"`
@@ -33,7 +33,7 @@ func readAlertmanager(t *testing.T) (a alertmanager) {
 
 var matcher = regexp.MustCompile(`^alertname (=|=~|!~) "(.*)"$`)
 
-// matches reports whether an alert matches matchers, all of which are of its name.
+// matches reports whether an alert matches all matchers, which are about its name.
 func matches(t *testing.T, matchers []string, alert string) bool {
 	t.Helper()
 	for _, m := range matchers {
@@ -49,7 +49,7 @@ func matches(t *testing.T, matchers []string, alert string) bool {
 	return true
 }
 
-// pages returns the alerts of one agent that no other of them inhibits.
+// pages returns the firing alerts of one agent that no other firing alert inhibits.
 func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 	t.Helper()
 	return slices.DeleteFunc(slices.Clone(firing), func(alert string) bool {
@@ -84,9 +84,9 @@ func TestOneCauseOnePage(t *testing.T) {
 	}
 }
 
-// Alertmanager takes the example, where Debian's package prometheus-alertmanager is installed to ask. Every
-// alert that the example names exists, and an alert inhibits others of its own agent only, that of
-// many nodes those of its own job.
+// Alertmanager accepts the example, if Debian's package prometheus-alertmanager is installed. The
+// example names only alerts that exist. An alert inhibits only alerts of its own agent;
+// PlegFleetUnhealthy inhibits alerts of its own job.
 func TestAlertmanagerNamesAlerts(t *testing.T) {
 	example := filepath.Join(mixinDir, "alertmanager.yaml")
 	if amtool, err := exec.LookPath("amtool"); err != nil {
@@ -94,7 +94,7 @@ func TestAlertmanagerNamesAlerts(t *testing.T) {
 	} else if out, err := exec.CommandContext(t.Context(), amtool, "check-config", example).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	names := map[string]bool{"Pleg": true} // of Pleg.*
+	names := map[string]bool{"Pleg": true} // the beginning of Pleg.*
 	for _, rule := range alerts(t) {
 		names[rule.Alert] = true
 	}

@@ -21,17 +21,17 @@ import (
 
 // The faults of TestAlertsFireAndResolve, by the alerts that they cause.
 var wanted = []string{
-	// The runtime does not answer the inspection of one pod, fails the request for events, and has containers
-	// die. Attempts to reconnect become rare more slowly than the window of the alert is shortened: it fires
-	// for some seconds, and ends even if the stream is still down.
+	// The runtime does not answer the inspection of one pod, refuses event streams, and its
+	// containers die. The back-off of the stream is not shortened as the alert's window is: the
+	// alert fires for some seconds, and ends even if the stream is still down.
 	"PlegInspectionsStuck watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
-	// The runtime is frozen: it answers neither the stuck list nor the inspections that follow it.
+	// The runtime is frozen: it answers neither the stuck list nor the inspections after it.
 	"PlegNotSeen agent", "PlegInspectionsStuck agent",
 	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
-	// The runtime tells that a container has exited, and shows it running.
+	// The runtime reports that a container has exited, but shows it as running.
 	"PlegExitsUnconfirmed fake",
-	// It lists a container without an ID.
+	// The runtime lists a container without an ID.
 	"PlegBadData fake",
 	// There is no runtime.
 	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
@@ -43,11 +43,11 @@ var wanted = []string{
 	"PlegAgentGone gone", "PlegAgentGone lost", "PlegFleetUnhealthy ",
 }
 
-// The shortened thresholds, in seconds as the whole ones are. On a busy machine a list takes some seconds.
+// The shortened thresholds; the originals are in seconds too. On a busy machine a list takes some seconds.
 var (
 	ruleThresholds = map[string]string{
 		"changes(kubelet_pleg_last_seen_seconds[2m])": "changes(kubelet_pleg_last_seen_seconds[8s])",
-		// plegwatch gives the same answer for a second, in which it is asked twice here.
+		// plegwatch caches an answer for a second, so two scrapes may get the same answer.
 		"count_over_time(kubelet_pleg_last_seen_seconds[2m]) > 1": "count_over_time(kubelet_pleg_last_seen_seconds[8s]) > 5",
 	}
 	alertThresholds = map[string]string{
@@ -56,13 +56,13 @@ var (
 	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`}
 )
 
-// quiet are the panels that show nothing while nothing is amiss, and for which no fault is injected.
+// quiet are the panels that show nothing while nothing is wrong; the test injects no fault for them.
 var quiet = []string{"panel Bad data A", "panel Bad data B"}
 
-// While faults are injected into the nodes of the examples, a Prometheus that scrapes them has the alerts
-// fire that are meant to, and no others, and resolve when the faults are healed. The rules are those of
-// plegwatch/mixin/, with seconds for minutes. Over the same scrape, every query of the dashboard has values, and so
-// have kubernetes-mixin's rule, alert and panels.
+// The test injects faults into the nodes of the examples. A Prometheus that scrapes them fires the
+// alerts in wanted and no others, and resolves them when the faults are healed. The rules are those
+// of plegwatch/mixin/, with seconds for minutes. Over the same scrape, every query of the dashboard
+// has values, and so have kubernetes-mixin's rule, alert and panels.
 func TestAlertsFireAndResolve(t *testing.T) {
 	p := build(t)
 	node := proctest.CRIServer(t)
@@ -137,7 +137,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		return slices.Contains(quiet, q.where) && len(prom.values(q)) == 0
 	})
 	eventually(t, patience, func() string {
-		runContainer(t, unreadNode, busy) // for what counts events and lists of one pod
+		runContainer(t, unreadNode, busy) // for queries that count events and pod lists
 		return empty(prom, append(queries, kubernetesMixin...))
 	})
 
@@ -157,7 +157,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	})
 	t.Logf("all are resolved %v after the faults are healed", time.Since(began).Round(time.Second))
 	for alert := range fired {
-		// The list that stuck takes as long as the runtime was frozen.
+		// The stuck list takes as long as the runtime was frozen.
 		if !slices.Contains(wanted, alert) && alert != "PlegRelistSlow agent" && alert != "KubeletPlegDurationHigh agent" {
 			t.Errorf("%s has fired, and should not have", alert)
 		}
@@ -180,8 +180,8 @@ func empty(prom *promServer, queries []query) string {
 	return strings.Join(none, ", ")
 }
 
-// victims are a node's containers that faults hit, each in a pod of its own, whose sandbox has another
-// container run when the pod is to be inspected.
+// victims are a node's containers that faults hit, each in a pod of its own. Another container in
+// its sandbox makes the generator inspect the pod.
 type victims struct{ hangs, fails, outgrows, crashes container }
 
 type container struct{ sandbox, id string }
@@ -204,7 +204,7 @@ func runContainer(t *testing.T, node *criserver.Server, sandbox string) (id stri
 	return id
 }
 
-// inject injects the faults behind wanted, and returns what heals them.
+// inject injects the faults behind wanted; heal ends them.
 func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout *valve, v victims) (heal func()) {
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
@@ -248,6 +248,6 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 		}
 		healed = true
 	}
-	t.Cleanup(heal) // before the programs are to end
+	t.Cleanup(heal) // before the programs must end
 	return heal
 }

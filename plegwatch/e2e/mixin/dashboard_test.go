@@ -2,8 +2,7 @@ package mixin_test
 
 import "testing"
 
-// Grafana shows a dashboard with two panels of one ID, or two on one spot, in odd ways and without
-// a word.
+// Grafana accepts two panels with one ID, or on one spot, and shows them wrongly.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	ids := make(map[int]string)

@@ -1,5 +1,4 @@
-// Package mixin checks the rules, the alerts, the runbooks and the dashboard in plegwatch/mixin/: that every
-// query parses and names what the library exports, what the alerts do over time, with Debian's
-// promtool, and that they fire and resolve, with Debian's Prometheus on plegwatch and
-// nodeagent.
+// Package mixin checks the rules, the alerts, the runbooks and the dashboard in plegwatch/mixin/.
+// Every query must parse, and name what the library exports. Debian's promtool tests the alerts
+// over time. Debian's Prometheus tests on plegwatch and nodeagent that they fire and resolve.
 package mixin

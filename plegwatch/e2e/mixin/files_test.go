@@ -54,7 +54,7 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return rulesOf(t, filepath.Join(mixinDir, "alerts.yaml"))
 }
 
-// dashboard is what the tests look at of a dashboard of Grafana.
+// dashboard is the part of a Grafana dashboard that the tests read.
 type dashboard struct {
 	Panels     []panel `json:"panels"`
 	Templating struct {
@@ -89,11 +89,11 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// query is a query and where it stands.
+// query is a query and the place that has it.
 type query struct{ where, expr string }
 
-// panelQueries returns the queries of the dashboard's panels. In Grafana's place, interval replaces
-// its rate interval, and every variable chooses all.
+// panelQueries returns the queries of the dashboard's panels. It replaces Grafana's rate interval
+// with interval, and selects every value of each variable.
 func (d dashboard) panelQueries(interval string) (queries []query) {
 	fill := strings.NewReplacer("$__rate_interval", interval, "$cluster", ".*", "$job", ".*", "$node", ".*")
 	for _, p := range d.Panels {

@@ -2,13 +2,13 @@ package mixin_test
 
 import "strings"
 
-// mixinRule is the recording rule of kubernetes-mixin; testdata/kubernetes-mixin.yaml has it, and the
-// alert on it.
+// mixinRule is the recording rule of kubernetes-mixin; testdata/kubernetes-mixin.yaml has it, and
+// the alert that uses it.
 const mixinRule = "node_quantile:kubelet_pleg_relist_duration_seconds:histogram_quantile"
 
-// mixinPanels returns the queries of kubernetes-mixin's dashboard "Kubernetes / Kubelet" on metrics that
-// the library exports. In Grafana's place, interval replaces the rate interval, and the variables choose
-// the cluster without a name and all instances.
+// mixinPanels returns the queries of kubernetes-mixin's dashboard "Kubernetes / Kubelet" on metrics
+// that the library exports. It replaces the rate interval with interval, and selects the cluster
+// without a name and all instances.
 func mixinPanels(interval string) (queries []query) {
 	const selector = `cluster="", job="kubelet", metrics_path="/metrics"`
 	fill := strings.NewReplacer("SELECTED", selector+`, instance=~".*"`, "ALL", selector, "INTERVAL", interval)

@@ -37,7 +37,7 @@ func build(t *testing.T) programs {
 	return p
 }
 
-// valve passes on nothing while it is shut: a process that writes to it stands still.
+// valve blocks writes while it is locked, and so the process that writes to it.
 type valve struct{ sync.Mutex }
 
 func (v *valve) Write(p []byte) (int, error) {

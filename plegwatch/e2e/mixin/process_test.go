@@ -13,11 +13,11 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for what must come at once.
+// patience is how long a test waits for something that must come soon.
 const patience = 30 * time.Second
 
-// run starts a process that ends with the test, at the latest with this process. Where stdout is nil,
-// its log has what it writes there.
+// run starts a process that ends with the test, at the latest with this process. If stdout is nil,
+// the log has the process's stdout too.
 func run(t *testing.T, stdout io.Writer, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -50,7 +50,7 @@ func answers(t *testing.T, url string) {
 	})
 }
 
-// eventually waits until a condition holds, which says what is missing.
+// eventually waits until missing returns "", and fails with what it returned last.
 func eventually(t *testing.T, within time.Duration, missing func() string) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {

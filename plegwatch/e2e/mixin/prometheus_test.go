@@ -22,14 +22,14 @@ type promServer struct {
 	t       *testing.T
 	api     v1.API
 	address string
-	config  string // the file
+	config  string // path of its configuration
 }
 
-// target is what a Prometheus scrapes, and the instance that it is called.
+// target is an address that a Prometheus scrapes, and its instance label.
 type target struct{ instance, address string }
 
-// startPrometheus starts a Prometheus on loopback, which scrapes targets as the job kubelet, with the
-// label metrics_path as in kube-prometheus, and evaluates rules, each once a second.
+// startPrometheus starts a Prometheus on loopback. Once a second it evaluates rules, and scrapes
+// targets as the job kubelet, with the label metrics_path as in kube-prometheus.
 func startPrometheus(t *testing.T, targets []target, rules map[string]string) *promServer {
 	t.Helper()
 	binary, dir := program(t, "prometheus"), t.TempDir()
@@ -77,7 +77,7 @@ scrape_configs:
 	}
 }
 
-// reload has it scrape these targets.
+// reload replaces the targets of the Prometheus.
 func (p *promServer) reload(targets []target) {
 	p.t.Helper()
 	p.write(targets)
@@ -91,7 +91,7 @@ func (p *promServer) reload(targets []target) {
 	}
 }
 
-// values returns the values of a query that are numbers. A query that fails fails the test.
+// values returns the values of a query that are numbers. It fails the test if the query fails.
 func (p *promServer) values(q query) (values []*model.Sample) {
 	p.t.Helper()
 	result, _, _, err := p.api.Query(p.t.Context(), q.expr, time.Now())

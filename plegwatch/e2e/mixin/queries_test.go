@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// targetLabels are those that Prometheus adds to every series, and le, that of buckets.
+// targetLabels are the labels that Prometheus adds to every series, and le, the label of buckets.
 var targetLabels = []string{"cluster", "job", "instance", "le"}
 
 // agents are metrics that an agent exports about itself, and up, which Prometheus adds.
 var agents = []string{"up", "pleg_build_info", "process_resident_memory_bytes"}
 
-// Every query of the rules and the dashboard parses, and names metrics, labels and values of the
-// label reason that the library exports, or rules that are recorded.
+// Every query of the rules and the dashboard parses. It names only metrics, labels and reasons that
+// the library exports, or recorded rules.
 func TestQueriesNameWhatIsExported(t *testing.T) {
 	metrics := exported(t)
 	records := make(map[string][]string) // the labels that a rule's own expression gives it
@@ -61,7 +61,7 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 			}
 		}
 		for _, l := range groupings(expr) {
-			// label_replace makes the label node where there is none; version is that of pleg_build_info.
+			// label_replace makes the label node where there is none; pleg_build_info has version.
 			if !slices.Contains(known, l) && l != "node" && l != "version" {
 				t.Errorf("%s: nothing has the label %q", q.where, l)
 			}

@@ -11,8 +11,8 @@ import (
 
 const runbookURL = "https://github.com/kubepleg/pleg/blob/main/plegwatch/mixin/runbooks/"
 
-// Every alert has a severity, a summary, a description and a runbook page. Every page is of an alert, has
-// three sections, and names metrics, options and alerts that exist.
+// Every alert has a severity, a summary, a description and a runbook page. Every page belongs to an
+// alert, has three sections, and names metrics, options and alerts that exist.
 func TestRunbooks(t *testing.T) {
 	metrics := exported(t)
 	options := definedOptions(t)

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// faster is how many times shorter the windows and the for of rules are in a test on a real Prometheus.
+// faster is the factor by which a test on a real Prometheus shortens the windows and waits of rules.
 const faster = 30
 
 var minutes = regexp.MustCompile(`(for: |offset |\[)(\d+)m\b`)
 
-// shorten returns rules that do in seconds what they do in minutes. The thresholds that are times are
-// replaced as given, each of which must be there.
+// shorten returns rules that take seconds instead of minutes. It replaces the thresholds that are
+// times as given; each must be there once.
 func shorten(t *testing.T, rules string, thresholds map[string]string) string {
 	t.Helper()
 	for from, to := range thresholds {

@@ -1,7 +1,6 @@
-// Command idle measures, on a real containerd, what watching an idle node costs:
-// the CPU time of this process over a number of relists in which nothing has
-// changed, with the adapter's delta decoding and with plain generated decoding, and
-// with exit events, beside the CPU time of the same process doing nothing.
+// Command idle measures, on a real containerd, what it costs to watch an idle node: the CPU time of
+// this process over relists in which nothing has changed. It compares the adapter's delta decoding,
+// generated decoding, exit events, and the same process without a generator.
 //
 //	go run ./cmd/idle
 //
@@ -40,7 +39,7 @@ func main() {
 	measure.Main(run)
 }
 
-// mode is a way to watch the node; connect is nil for not watching it.
+// mode is a way to watch the node; connect is nil if nothing watches it.
 type mode struct {
 	name    string
 	connect func(ctx context.Context, endpoint string) (*cri.Runtime, func(), error)
@@ -97,7 +96,7 @@ func run(ctx context.Context) (err error) {
 	return w.Flush()
 }
 
-// cost is what a number of relists cost.
+// cost is what the relists cost.
 type cost struct {
 	cpu     time.Duration
 	mallocs uint64
@@ -116,7 +115,7 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	events := g.Watch()
 	g.Start(ctx)
 	defer g.Stop()
-	// The first relist inspects everything; it is no idle one.
+	// The first relist inspects everything, so it is not idle.
 	for range 2 {
 		if err := g.Relist(ctx); err != nil {
 			return cost{}, err
@@ -132,7 +131,7 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	return c, err
 }
 
-// span measures from one moment to the time that the relists take.
+// span measures what this process uses in the time of the relists.
 func span(ctx context.Context) (cost, error) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -173,8 +172,7 @@ func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(),
 	return cri.NewRuntime(generatedLists{conn}, cri.WithPlainLists()), func() { conn.Close() }, nil
 }
 
-// generatedLists is a connection that drops the options of calls, and with them the
-// adapter's own decoding.
+// generatedLists is a connection that drops the options of calls, and so the adapter's own decoding.
 type generatedLists struct{ *grpc.ClientConn }
 
 func (c generatedLists) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {

@@ -16,10 +16,9 @@ import (
 // labelPodUID is the kubelet's label for the pod of a container or sandbox.
 const labelPodUID = "io.kubernetes.pod.uid"
 
-// barePath makes the calls that it takes to know the new state of an event's pod: the
-// two lists of the pod, and then the status of each sandbox and container in them, in
-// parallel each time. It records, compares and delivers nothing, so its time is the
-// least that a client can need which trusts no event.
+// barePath makes the calls that show the new state of an event's pod: the two lists of the pod,
+// then the status of each sandbox and container in them, in parallel each time. It records,
+// compares and delivers nothing. A client that trusts no event cannot be faster.
 func barePath(ctx context.Context, client runtimeapi.RuntimeServiceClient, e *runtimeapi.ContainerEventResponse) error {
 	labels := map[string]string{labelPodUID: e.GetPodSandboxStatus().GetMetadata().GetUid()}
 	var (
@@ -61,14 +60,14 @@ func barePath(ctx context.Context, client runtimeapi.RuntimeServiceClient, e *ru
 	return statuses.Wait()
 }
 
-// turns gives each death to the library or to the bare path, because they would slow each
-// other down if they asked the runtime at the same time.
+// turns gives each death to the library or to the bare path. They would slow each other down if
+// they asked the runtime at the same time.
 type turns struct {
 	mu sync.Mutex
-	// bare are the containers whose death is the bare path's.
+	// bare has the containers whose death is for the bare path.
 	bare map[string]bool
-	// held are the library's events of those. It gets them when the bare path is done with
-	// all of them.
+	// held are the library's events of the containers in bare. The library gets them when the bare
+	// path has finished with all of them.
 	held []func()
 }
 
@@ -83,14 +82,14 @@ func (t *turns) give(dying []mortal) {
 	}
 }
 
-// isBare reports whether the death of a container is the bare path's.
+// isBare reports whether the death of a container is for the bare path.
 func (t *turns) isBare(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.bare[id]
 }
 
-// done says that the bare path is done with a container.
+// done records that the bare path has finished with a container.
 func (t *turns) done(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,8 +103,7 @@ func (t *turns) done(id string) {
 	t.held = nil
 }
 
-// pass calls observe with an event of the library's, at once or when the bare path has had
-// its turn.
+// pass calls observe with an event for the library, at once or when the bare path has finished.
 func (t *turns) pass(observe func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,12 +16,12 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// exitWatchers are told of deaths by the runtime's exit events.
+// exitWatchers see deaths through the runtime's exit events.
 type exitWatchers struct {
-	// told is a generator with them. Its hints are dropped, so that it makes no calls beside
-	// those of the generator that is measured with hints; they come when it has told the death.
+	// told is a generator with exit events. Its hints are dropped, because they come after the
+	// death, and would add calls beside the generator that is measured with hints.
 	told *observer
-	// raw is a bare reader of containerd's; nil on CRI-O, which has files.
+	// raw is a bare reader of containerd's exit events; nil on CRI-O, which has files.
 	raw *exitReader
 }
 
@@ -51,8 +51,8 @@ func (w *exitWatchers) close() {
 	}
 }
 
-// exitReader reads containerd's own exit events, over a connection of its own, and does not
-// even decode them: no client can be quicker.
+// exitReader reads containerd's own exit events over a connection of its own, and does not even
+// decode them. No client can be quicker.
 type exitReader struct {
 	conn   *grpc.ClientConn
 	joined sync.WaitGroup
@@ -67,7 +67,7 @@ type exitMessage struct {
 	at    time.Time
 }
 
-// subscription is a SubscribeRequest with its one filter.
+// subscription is an encoded SubscribeRequest with one filter.
 func subscription() []byte {
 	const filter = `topic=="/tasks/exit",namespace=="k8s.io"`
 	return append([]byte{1<<3 | 2, byte(len(filter))}, filter...)
@@ -95,7 +95,7 @@ func readExits(ctx context.Context, endpoint string) (*exitReader, error) {
 		for {
 			var event []byte
 			if stream.RecvMsg(&event) != nil {
-				return // closed; a stream that broke shows as exits that are missing
+				return // closed; if the stream broke, exits are missing
 			}
 			at := time.Now()
 			r.mu.Lock()
@@ -123,7 +123,7 @@ func (r *exitReader) of(id string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("containerd sent no exit of container %s", id)
 }
 
-// rawCodec leaves messages as they are on the wire.
+// rawCodec passes messages as they are on the wire.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -137,16 +137,16 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// exitSamples are latencies by exit events and, on the same deaths, by CRI's own events.
+// exitSamples are latencies of exit events and, for the same deaths, of CRI's own events.
 type exitSamples struct {
-	// From the end of the process to its reaping, which is when a bare reader of its pidfd has the code, to
-	// the bare reader of containerd's exits, to the generator's ContainerDied, and to a bare reader of CRI's events.
+	// From the end of the process to: its reaping, when a bare reader of its pidfd has the code; the bare
+	// reader of containerd's exits; the generator's ContainerDied; a bare reader of CRI's events.
 	reaped, raw, told, cri measure.Samples
-	// behind is from the first of the bare readers of exits to ContainerDied.
+	// behind is from the first bare reader of exits to ContainerDied.
 	behind measure.Samples
 }
 
-// add takes in a death, and returns when the process ended.
+// add adds the samples of a death, and returns when the process ended.
 func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended time.Time, err error) {
 	ended, reaped, err := pidfds.of(m.id)
 	if err != nil {

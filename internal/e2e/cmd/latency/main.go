@@ -1,13 +1,12 @@
-// Command latency measures, on a real runtime, how long after a container's
-// death its event is in a subscriber's hands, and how long a reader of the cache
-// waits for a status that is newer than now; both also with hints and demand
-// switched off, in the same run and on the same deaths. Beside them it prints how long
-// the runtime's event takes to a bare reader of the stream, and how long the calls alone
-// take that follow it. Every second death is theirs. On a runtime without events both
-// generators poll, and there is no stream to read.
+// Command latency measures, on a real runtime, how long after a container's death a subscriber has
+// its event, and how long a reader of the cache waits for a status newer than now. It measures both
+// also without hints and demand, in the same run and on the same deaths. It also prints how soon a
+// bare reader of the stream has the runtime's event, and how long the calls alone take that follow
+// the event. Every second death is for those calls. On a runtime without events both generators
+// poll, and there is no stream to read.
 //
-// A third generator has exit events, on the same deaths, beside a bare reader of containerd's
-// own and one of the processes' pidfds, which also has when they ended.
+// A third generator has exit events, on the same deaths. Beside it run a bare reader of
+// containerd's exit events, and one of the processes' pidfds, which also has when they ended.
 //
 //	go run ./cmd/latency
 //
@@ -93,7 +92,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer exits.close()
 	for _, o := range []*observer{hinted, polling, exits.told} {
-		// A death before the first inspection of its pod is told with that.
+		// A death before the first inspection of its pod would come with that inspection.
 		if err := o.pleg.WaitForSync(ctx); err != nil {
 			return err
 		}
@@ -114,7 +113,7 @@ func run(ctx context.Context) (err error) {
 	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		between := 300 * time.Millisecond
 		if raw == nil {
-			between = *period // the one who is awaited polls
+			between = *period // the generator that is awaited polls
 		}
 		if err := measure.Wait(ctx, 50*time.Millisecond+rand.N(between)); err != nil {
 			return err
@@ -125,7 +124,7 @@ func run(ctx context.Context) (err error) {
 		if err := end(dying, round); err != nil {
 			return err
 		}
-		// Not for the one who polls: deaths would fall into step with its period.
+		// Do not wait for the polling generator: deaths would fall into step with its period.
 		for _, m := range dying {
 			if err := hinted.awaitDeath(ctx, m.id); err != nil {
 				return err
@@ -137,8 +136,8 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	// The death itself is the runtime's FinishedAt. What passes until the runtime
-	// shows it and says so is the runtime's; the rest is ours.
+	// The death is the runtime's FinishedAt. The time until the runtime shows it and sends its
+	// event is the runtime's; the rest is ours.
 	var theirs, floor, bare measure.Samples
 	var first exitSamples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
@@ -182,9 +181,8 @@ func run(ctx context.Context) (err error) {
 	}
 
 	fmt.Fprintln(os.Stderr, "reads")
-	// Those who poll wait half a period each, so they read ten at a time. The pause
-	// before a read is up to a period, so that reads do not fall into step with the
-	// relists.
+	// Readers of the polling generator wait half a period each, so ten read at a time. The pause
+	// before a read is up to a period, so that reads do not fall into step with the relists.
 	hintedReads, err := read(ctx, hinted, uids, 1, *period/10)
 	if err != nil {
 		return err
@@ -207,8 +205,8 @@ func run(ctx context.Context) (err error) {
 	return r.print()
 }
 
-// end ends containers, in turn by killing them and by having them exit by themselves. The
-// rounds of the library and those of the bare path begin with either.
+// end ends containers, in turn by SIGKILL and by an exit of their own. The first way
+// alternates in the library's rounds, and in the bare path's.
 func end(dying []mortal, round int) error {
 	for i, m := range dying {
 		s := unix.SIGUSR1
@@ -229,8 +227,7 @@ type mortal struct {
 	pid int
 }
 
-// populate runs the containers that will die and those that idle, some pods at a
-// time.
+// populate runs the containers that will die and those that idle, a few pods at a time.
 func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, mortals []mortal, err error) {
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -273,8 +270,7 @@ func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, m
 	return uids, mortals, err
 }
 
-// read measures how long readers of random pods wait, some at once, each after a
-// pause of its own.
+// read measures how long readers of random pods wait. Several read at once, each after a pause of its own.
 func read(
 	ctx context.Context, o *observer, uids []types.UID, atOnce int, pause time.Duration,
 ) (measure.Samples, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// observer is a generator with a connection of its own, and a subscriber that
-// notes when it is told of a death.
+// observer is a generator with a connection of its own, and a subscriber that records when it is
+// sent a death.
 type observer struct {
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
@@ -87,12 +87,12 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return fmt.Errorf("the death of container %s was not told: %w", id, ctx.Err())
+			return fmt.Errorf("the death of container %s was not reported: %w", id, ctx.Err())
 		}
 	}
 }
 
-// awaitStream waits until a stream of the generator's report is open.
+// awaitStream waits until a stream in the generator's report is connected.
 func (o *observer) awaitStream(ctx context.Context, of func(pleg.HealthReport) pleg.StreamReport) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if of(o.pleg.HealthReport()).State == pleg.StreamConnected {
@@ -109,7 +109,7 @@ func eventStream(r pleg.HealthReport) pleg.StreamReport { return r.Stream }
 
 func exitStream(r pleg.HealthReport) pleg.StreamReport { return r.ExitStream }
 
-// diedAt is when a death was told.
+// diedAt is when the subscriber was sent a death.
 func (o *observer) diedAt(m mortal) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()

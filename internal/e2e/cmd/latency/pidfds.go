@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidfdReader reads the ends of processes off their pidfds, and does nothing else: no client of this witness
-// can be quicker.
+// pidfdReader reads the ends of processes from their pidfds, and does nothing else. No client of
+// this witness can be quicker.
 type pidfdReader struct {
 	epoll  int
 	joined sync.WaitGroup
@@ -21,7 +21,7 @@ type pidfdReader struct {
 
 	mu     sync.Mutex
 	ended  map[string]time.Time // when the process had ended, by container; guarded by mu
-	reaped map[string]time.Time // when it had been reaped, from when on there is a code; guarded by mu
+	reaped map[string]time.Time // when it had been reaped, and so has a code; guarded by mu
 }
 
 // readPidfds opens a pidfd of each process.
@@ -54,7 +54,7 @@ func (r *pidfdReader) run() {
 	for !r.stop.Load() {
 		n, err := unix.EpollWait(r.epoll, events, 1000)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return // what is missing shows
+			return // the missing ends fail the measurement
 		}
 		at := time.Now()
 		r.mu.Lock()
@@ -71,7 +71,7 @@ func (r *pidfdReader) run() {
 	}
 }
 
-// of returns when a container's process had ended, and when it had been reaped, which old kernels do not say.
+// of returns when a container's process ended, and when it was reaped, which old kernels do not report.
 func (r *pidfdReader) of(id string) (ended, reaped time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

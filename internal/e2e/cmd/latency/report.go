@@ -15,7 +15,7 @@ import (
 // quantiles are the columns of the table; the last one is the maximum.
 var quantiles = []float64{0.5, 0.9, 0.99, 1}
 
-// report is the table, and which targets are met.
+// report is the table, and the targets that are met or missed.
 type report struct {
 	runtime string
 	table   bytes.Buffer
@@ -43,7 +43,7 @@ func (r *report) line(what string, s measure.Samples) {
 	fmt.Fprintln(r.rows, "\t")
 }
 
-// ratio adds a row with how many times longer one takes than the other.
+// ratio adds a row with the ratio of two latencies.
 func (r *report) ratio(longer, shorter measure.Samples) {
 	fmt.Fprint(r.rows, "ratio\t")
 	for _, q := range quantiles {
@@ -62,7 +62,7 @@ func (r *report) pair(what string, hinted, polling measure.Samples) {
 	r.ratio(polling, hinted)
 }
 
-// within holds samples against targets at p50 and p99. The second may be left out.
+// within compares samples with targets at p50 and p99. The second target may be left out.
 func (r *report) within(what string, s measure.Samples, targets ...time.Duration) {
 	for i, q := range []float64{0.5, 0.99}[:len(targets)] {
 		if got := s.Quantile(q); len(s) > 0 {
@@ -72,7 +72,7 @@ func (r *report) within(what string, s measure.Samples, targets ...time.Duration
 	}
 }
 
-// target notes that a target is met or missed.
+// target records that a target is met or missed.
 func (r *report) target(met bool, what string) {
 	if met {
 		r.met = append(r.met, what)
@@ -101,8 +101,7 @@ func (r *report) print() error {
 	}
 }
 
-// loadAverage says how busy the machine is besides: on a busy one the figures are
-// the machine's.
+// loadAverage returns the machine's load: on a busy machine the figures are not the library's.
 func loadAverage() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

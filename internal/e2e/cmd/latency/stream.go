@@ -11,10 +11,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// stream reads the runtime's own events of deaths, and walks the bare path from those
-// whose turn it is. containerd first takes a dead container's remains away, by running
-// runc, and shows it as exited only then: its event's stamp tells how much of a latency
-// is the runtime's own.
+// stream reads the runtime's own events of deaths, and makes the bare path's calls in its turns.
+// containerd first removes what a dead container leaves, by running runc, and only then shows
+// the container as exited. The event's timestamp shows how much of a latency is the runtime's own.
 type stream struct {
 	client *testnode.Client
 	turns  *turns
@@ -25,9 +24,8 @@ type stream struct {
 	stops map[string]stop // by container
 }
 
-// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, when a bare reader of
-// the stream in this process had it, and when the bare path was at its end, if it was its
-// turn.
+// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, when a bare reader of the stream
+// in this process had it, and when the bare path ended, if it had its turn.
 type stop struct {
 	stamped, read, walked time.Time
 	err                   error // of the bare path
@@ -45,7 +43,7 @@ func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*st
 		for {
 			e, err := events.Recv()
 			if err != nil {
-				return // stopped; a stream that broke shows as stamps that are missing
+				return // stopped; if the stream broke, stamps are missing
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				read := time.Now()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// machines are the commands of qemu and the console of each processor.
+// machines are the commands of qemu, and the consoles, by processor.
 var machines = map[string]struct {
 	command []string
 	console string
@@ -27,8 +27,8 @@ var machines = map[string]struct {
 	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0"},
 }
 
-// accelerators are the options of qemu for a processor: KVM if it can be had, and else the emulation. A
-// machine may have /dev/kvm and no processor for it; qemu then aborts, or the node does not begin.
+// accelerators are the options of qemu for a processor: KVM if it works, then emulation. A machine
+// may have /dev/kvm without a processor for it; qemu then aborts, or the node does not begin.
 func accelerators(arch string) []string {
 	emulated := []string{"-accel", "tcg,thread=multi"}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
@@ -39,7 +39,8 @@ func accelerators(arch string) []string {
 	return append([]string{"-accel", "kvm"}, emulated...)
 }
 
-// run boots a node, which runs the tests and switches itself off. What it wrote is in a file below .cache.
+// run boots a node, which runs the tests and switches itself off. A file below .cache has the
+// console's output.
 func (c cell) run(ctx context.Context, root string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly), Rounds: c.rounds()}
 	tmp, err := os.MkdirTemp("", "pleg-nodes-")
@@ -68,7 +69,7 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 			"node.rounds=" + strconv.Itoa(r.Rounds), c.arguments}, " "))
 	cmd := exec.CommandContext(ctx, m.command[0], args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // Pdeathsig is about the thread
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
 	defer runtime.UnlockOSThread()
 	cmd.Stderr = log
 	console, err := cmd.StdoutPipe()
@@ -96,7 +97,7 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 var (
 	testLine = regexp.MustCompile(`^--- (PASS|FAIL|SKIP): (Test\w+)`)
 	nodeLine = regexp.MustCompile(`^NODE (kernel|exit) (\S+)`)
-	// The version that the runtime reports, and the row of TestExitsWhileTheRuntimeIsAway for all outages.
+	// The version that the runtime reports, and TestExitsWhileTheRuntimeIsAway's row for all outages.
 	attrLine = regexp.MustCompile(`^=== ATTR +Test\w+ runtime (.*)`)
 	endsLine = regexp.MustCompile(`: \| \S+ \| all \| (\d+ of \d+) \| (.*) \|$`)
 )
@@ -125,7 +126,7 @@ func (r *result) take(line string) {
 		switch m[1] {
 		case "PASS":
 			r.Passed++
-			if i := slices.Index(r.Failed, m[2]); i >= 0 { // and is run again
+			if i := slices.Index(r.Failed, m[2]); i >= 0 { // it passed when it was run again
 				r.Failed, r.Second = slices.Delete(r.Failed, i, i+1), append(r.Second, m[2])
 			}
 		case "FAIL":
@@ -152,7 +153,7 @@ func (r *result) take(line string) {
 	}
 }
 
-// verdict returns what is wrong with a run that has ended by itself.
+// verdict returns what is wrong with a run that ended by itself.
 func (r *result) verdict(c cell) error {
 	for _, test := range r.Skipped {
 		if reason(c.name, c.runtime, test) == "" {

@@ -22,13 +22,13 @@ import (
 //go:embed guest
 var guest embed.FS
 
-// guestFiles are where the files of guest are on a node.
+// guestFiles are the paths of the files of guest on a node.
 var guestFiles = map[string]string{
 	"init": "init", "boot": "node/boot", "run": "node/run", "go": "node/bin/go",
 	"node.service": "etc/systemd/system/node.service",
 }
 
-// textFiles are what is in no package.
+// textFiles are the files that no package has.
 var textFiles = map[string]string{
 	"etc/passwd":      "root:x:0:0:root:/root:/bin/sh\n",
 	"etc/group":       "root:x:0:\n",
@@ -41,9 +41,9 @@ var folders = []string{
 	"sys/fs/cgroup", "tmp", "var/tmp",
 }
 
-// image writes the initramfs of a cell, which is all of its disk, and the kernel into a folder.
+// image writes the initramfs of a cell, which is the whole disk, and the kernel into a folder.
 func (c cell) image(ctx context.Context, root, into string) (kernel, initrd string, err error) {
-	// Below .cache, so that another cell, or another run, finds them.
+	// Below .cache, so that other cells and later runs find them.
 	cache := filepath.Join(root, ".cache", "nodes", c.arch)
 	packages := append(append([]string{}, basePackages...), c.packages...)
 	if c.runtime == "crio" {
@@ -69,7 +69,7 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 		return "", "", err
 	}
 	newest := programs
-	if c.runtime == "containerd-1.7" { // which a test upgrades
+	if c.runtime == "containerd-1.7" { // a test upgrades it
 		newest, _, err = testnode.Prepare(ctx, testnode.DefaultRuntime, c.arch, filepath.Join(system, "bin", "busybox"))
 		if err != nil {
 			return "", "", err
@@ -119,8 +119,8 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	return kernel, initrd, errors.Join(a.end(), compressed.Close())
 }
 
-// unpack unpacks packages, and all that they depend on, into a folder, unless it is there. apt-get
-// resolves them as on a machine without any package, and leaves this machine's own lists alone.
+// unpack unpacks packages and their dependencies into a folder, unless it exists. apt-get resolves
+// them as for a machine without packages, and does not touch this machine's own lists.
 func unpack(ctx context.Context, arch, cache, into string, packages ...string) error {
 	if _, err := os.Stat(into); err == nil {
 		return nil
@@ -144,7 +144,7 @@ func unpack(ctx context.Context, arch, cache, into string, packages ...string) e
 	if err := output(exec.CommandContext(ctx, "apt-get", append(options, "update")...)); err != nil {
 		return err
 	}
-	// What an earlier call downloaded is not wanted here.
+	// An earlier call may have downloaded other packages.
 	if err := removeAll(filepath.Join(archives, "*.deb")); err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func output(cmd *exec.Cmd) error {
 	return nil
 }
 
-// archive writes a cpio archive in the form newc, the first file of a path only.
+// archive writes a cpio archive in the form newc. It keeps only the first file of each path.
 type archive struct {
 	w       io.Writer
 	has     map[string]bool
@@ -218,7 +218,7 @@ type archive struct {
 
 func (a *archive) fail(err error) { a.failure = errors.Join(a.failure, err) }
 
-// folder adds a folder and those above it.
+// folder adds a folder and its parents.
 func (a *archive) folder(path string) {
 	if path == "." || path == "" || a.has[path] {
 		return
@@ -259,7 +259,7 @@ func (a *archive) file(path, from string) {
 	a.add(path, 0o755|unix.S_IFREG, content)
 }
 
-// tree adds all below a folder but documentation.
+// tree adds everything below a folder except documentation.
 func (a *archive) tree(path, from string) {
 	a.fail(filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {

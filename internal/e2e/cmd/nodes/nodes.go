@@ -13,7 +13,7 @@ type node struct {
 	arch, kernel string // Debian's package of the kernel
 	// arguments of the kernel, which guest/boot and guest/run read.
 	arguments string
-	packages  []string // beside those of every node
+	packages  []string // in addition to basePackages
 	runtimes  []string
 }
 
@@ -48,7 +48,7 @@ var nodes = []node{
 		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
-// leftOut are the cells, and the tests of cells, that are not run. The patterns are those of path.Match.
+// leftOut are the cells, and the tests of cells, that are not run. The patterns are for path.Match.
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
@@ -66,7 +66,7 @@ var leftOut = []struct{ node, runtime, test, reason string }{
 	{"daemonset", "*", "", "one shows what a container changes for an agent"},
 }
 
-// reason returns why a cell, or a test of it, is not run; empty if there is no reason.
+// reason returns why a cell, or one of its tests, is not run; empty if there is no reason.
 func reason(node, runtime, test string) string {
 	for _, l := range leftOut {
 		if matches(l.node, node) && matches(l.runtime, runtime) && (l.test == test || l.test != "" && matches(l.test, test)) {
@@ -81,7 +81,7 @@ func matches(pattern, name string) bool {
 	return is && err == nil
 }
 
-// cell is a node with a runtime.
+// cell is a node with one runtime.
 type cell struct {
 	node
 	runtime string
@@ -89,13 +89,13 @@ type cell struct {
 
 func (c cell) String() string { return c.name + "/" + c.runtime }
 
-// rounds returns how many rounds the test of exits while the runtime is away has.
+// rounds returns the rounds of the test of exits while the runtime is away.
 func (c cell) rounds() int {
 	switch {
 	case *rounds > 0:
 		return *rounds
 	case c.name == "amd64-6.1" && (c.runtime == "containerd-1.7" || c.runtime == "containerd-2.4"):
-		return 10 // what most people have, and the newest
+		return 10 // the most common, and the newest
 	}
 	return 2
 }
@@ -115,7 +115,7 @@ func allCells() []cell {
 	return slices.DeleteFunc(everyCell(), func(c cell) bool { return !slices.Contains(c.runtimes, c.runtime) })
 }
 
-// choose returns the cells that are named by a node, or by a node and a runtime; all if none are.
+// choose returns the named cells: by node, or by node and runtime; all without names.
 func choose(names []string) (chosen []cell, err error) {
 	all := allCells()
 	if len(names) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Every cell is run, or there is a reason.
+// Every cell is run, or has a reason.
 func TestCellsHaveReasons(t *testing.T) {
 	for _, c := range everyCell() {
 		if !slices.Contains(c.runtimes, c.runtime) && reason(c.name, c.runtime, "") == "" {
@@ -30,7 +30,7 @@ func TestCellsHaveReasons(t *testing.T) {
 	}
 }
 
-// The table of the document is that of the results.
+// The document has the table of the results.
 func TestDocumentHasTheResults(t *testing.T) {
 	root, err := testnode.Root(t.Context())
 	if err != nil {
@@ -49,7 +49,7 @@ func TestDocumentHasTheResults(t *testing.T) {
 	}
 }
 
-// A console with the noise of a kernel and of a terminal gives a result, and what was skipped needs a reason.
+// A console gives a result despite the noise of a kernel and a terminal. A skipped test needs a reason.
 func TestConsole(t *testing.T) {
 	const passed, skipped = "--- PASS: TestA (0.1s)\n", "--- SKIP: TestRunbookOfBlockedLists (0.1s)\n"
 	for name, test := range map[string]struct{ console, runtime, want string }{
@@ -83,7 +83,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// An archive has what busybox's cpio unpacks: the first file of each path, with the folders above it.
+// busybox's cpio unpacks an archive: the first file of each path, with its folders.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	var b strings.Builder

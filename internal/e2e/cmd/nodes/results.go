@@ -13,11 +13,11 @@ const (
 	document    = "docs/RUNTIMES.md"
 )
 
-// result is what was seen in a cell.
+// result is the result of a cell.
 type result struct {
 	Date    string
 	Kernel  string `json:",omitempty"`
-	Runtime string `json:",omitempty"` // what it says it is
+	Runtime string `json:",omitempty"` // the version that it reports
 	Passed  int
 	Failed  []string `json:",omitempty"`
 	// Second are the tests that failed and then passed by themselves, after the others.
@@ -25,11 +25,11 @@ type result struct {
 	Skipped []string `json:",omitempty"`
 	// Exit is the exit code of the tests. It is empty if they have not ended.
 	Exit string `json:",omitempty"`
-	// LeftOut is the reason for which nothing ran; empty if something did.
+	// LeftOut is why nothing ran; empty if something did.
 	LeftOut string `json:",omitempty"`
 
-	// TestExitsWhileTheRuntimeIsAway: its rounds, how many exit codes the runtime lost, and how many ends each
-	// agent reported right.
+	// TestExitsWhileTheRuntimeIsAway: its rounds, how many exit codes the runtime lost, and how
+	// many ends each agent reported correctly.
 	Rounds int
 	Lost   string   `json:",omitempty"`
 	Right  []string `json:",omitempty"`

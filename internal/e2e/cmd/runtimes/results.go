@@ -57,7 +57,7 @@ func (all results) table() string {
 	return b.String()
 }
 
-// again returns how soon a generator that reads events was back: its lists, then its event stream.
+// again returns how soon a generator with events was back: its lists, then its event stream.
 func (r *result) again() (times []string) {
 	for _, name := range []string{"lists with hints ", "stream "} {
 		for _, line := range r.Restarts {

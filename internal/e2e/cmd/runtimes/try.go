@@ -18,13 +18,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// result is what was seen on one runtime.
+// result is the result of one runtime.
 type result struct {
 	Date    string
-	Runtime string `json:",omitempty"` // what it says it is
+	Runtime string `json:",omitempty"` // the version that it reports
 	Lists   string `json:",omitempty"`
 	Stream  string `json:",omitempty"`
-	// Tests are those that are not named below; Failed are those of all that failed.
+	// Tests counts passed tests, without those that have fields below; Failed has every failed test.
 	Tests    int
 	Failed   []string `json:",omitempty"`
 	Soak     verdict
@@ -40,8 +40,7 @@ type verdict struct {
 	Took   time.Duration
 }
 
-// try runs the tests and the measurement on a runtime. What it saw is returned with an error
-// too.
+// try runs the tests and the measurement on a runtime. With an error it also returns what it saw.
 func try(ctx context.Context, name string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly)}
 	fmt.Fprintf(os.Stderr, "%s: tests, %d lives, %d restarts\n", name, *lives, *restarts)
@@ -58,7 +57,7 @@ func try(ctx context.Context, name string) (*result, error) {
 	return r, errors.Join(tested, err)
 }
 
-// test runs the tests. What they print is in a file while they run.
+// test runs the tests. A file has their output while they run.
 func (r *result) test(ctx context.Context, name string) (err error) {
 	root, err := testnode.Root(ctx)
 	if err != nil {
@@ -87,20 +86,20 @@ func (r *result) test(ctx context.Context, name string) (err error) {
 			r.take(e)
 		}
 	}
-	// Once it has ended, or cannot be read any more.
+	// Once the output has ended, or cannot be read any more.
 	if err := cmd.Wait(); err != nil || !errors.Is(read, io.EOF) {
 		return fmt.Errorf("failed tests: %s; see %s: %w", strings.Join(r.Failed, ", "), path, errors.Join(err, read))
 	}
 	return nil
 }
 
-// event is one of those that "go test -json" prints.
+// event is an event that "go test -json" prints.
 type event struct {
 	Action, Test, Output, Key, Value string
 	Elapsed                          float64
 }
 
-// take takes an event in.
+// take adds an event to the result.
 func (r *result) take(e event) {
 	if e.Test == "" || strings.Contains(e.Test, "/") {
 		return
@@ -138,8 +137,8 @@ func (r *result) take(e event) {
 	}
 }
 
-// command is a command for a runtime. With the context it is interrupted, and so is what it has
-// started: a test, which a killed "go test" would leave behind.
+// command is a command for a runtime. The end of the context interrupts it and what it has started:
+// a killed "go test" would leave its test running.
 func command(ctx context.Context, name, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "PLEG_RUNTIME="+name)

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agent is a plegwatch that runs.
+// agent is a running plegwatch.
 type agent struct {
 	cmd     *exec.Cmd
 	metrics string // the address of its metrics
@@ -55,8 +55,8 @@ func (a *agent) stop() error {
 	return a.cmd.Wait()
 }
 
-// cpu returns the CPU time of all threads of the agent, to the nanosecond: what
-// /proc/PID/stat has is in hundredths of a second. Threads of a Go program do not end.
+// cpu returns the CPU time of all threads of the agent, to the nanosecond; /proc/PID/stat has
+// hundredths of a second. Threads of a Go program do not end.
 func (a *agent) cpu() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))
 	if err != nil || len(files) == 0 {
@@ -77,8 +77,7 @@ func (a *agent) cpu() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// memory returns how much memory of the agent is resident, and how much of that no file
-// backs, in bytes.
+// memory returns the agent's resident memory, and how much of it is not backed by files, in bytes.
 func (a *agent) memory() (rss, anonymous float64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	if err != nil {
@@ -96,12 +95,12 @@ func (a *agent) memory() (rss, anonymous float64, err error) {
 	return rss, anonymous, nil
 }
 
-// scraped is what a scrape of the agent brings.
+// scraped is the result of a scrape of the agent.
 type scraped struct {
 	took           time.Duration
 	plain, gzipped float64 // its size in bytes
 	series         int
-	calls          float64 // to the runtime since the agent began
+	calls          float64 // calls to the runtime since the agent began
 }
 
 // scrape asks for the metrics as Prometheus does.

@@ -1,9 +1,8 @@
-// Command scale measures what an agent costs by the size of its node: its CPU time and
-// memory, the calls that it makes, the metric series that it has and what a scrape of them
-// costs. The agent is plegwatch with its page and its metrics, in a process of its
-// own, once with exit events and beside it once without, on the same node; the node is a
-// server of package criserver with streaming lists, an event stream and exit events, in this
-// one, whose work is not counted.
+// Command scale measures what an agent costs by the size of its node: CPU time, memory, calls,
+// metric series, and a scrape of them. The agent is plegwatch with its page and its metrics, in a
+// process of its own: one with exit events, and beside it one without, on the same node. The node
+// is a server of package criserver in this process, with streaming lists, an event stream and exit
+// events. Its work is not counted.
 //
 //	go run ./cmd/scale
 //
@@ -33,8 +32,7 @@ var (
 	scrape   = flag.Duration("scrape", 15*time.Second, "the time between two scrapes")
 )
 
-// exitEvents are the values of the flag -exit-events of the agents that are measured beside
-// each other.
+// exitEvents are the values of the flag -exit-events of the agents, which run at the same time.
 var exitEvents = []string{cri.DefaultExitsDir, "off"}
 
 func main() { measure.Main(run) }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// cost is what an agent cost in a time.
+// cost is what an agent cost in a period.
 type cost struct {
 	began          time.Time
 	took, cpu      time.Duration
@@ -22,7 +22,7 @@ type cost struct {
 	scrape         time.Duration
 }
 
-// begin notes what the agent has cost so far.
+// begin records what the agent has cost so far.
 func (c *cost) begin(ctx context.Context, a *agent) (err error) {
 	if c.scraped, err = a.scrape(ctx); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (c *cost) begin(ctx context.Context, a *agent) (err error) {
 	return err
 }
 
-// end takes that away from what it has cost then.
+// end sets the cost since begin.
 func (c *cost) end(a *agent) error {
 	ended, err := a.cpu()
 	if err != nil {
@@ -56,8 +56,8 @@ func numbers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// measured measures agents on a node of so many pods, of which so many containers die and are
-// restarted in a second: one for each of exitEvents, beside each other.
+// measured measures agents, one for each of exitEvents, on a node of so many pods. So many
+// containers die and are restarted in a second.
 func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
 	node, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	if err != nil {
@@ -126,7 +126,7 @@ func measured(ctx context.Context, program string, pods, rate int) (costs []cost
 	return costs, nil
 }
 
-// ticker ticks so often in a second; never if that is 0.
+// ticker ticks so many times a second; never if rate is 0.
 func ticker(rate int) *time.Ticker {
 	if rate == 0 {
 		t := time.NewTicker(time.Hour)
@@ -136,8 +136,8 @@ func ticker(rate int) *time.Ticker {
 	return time.NewTicker(time.Second / time.Duration(rate))
 }
 
-// fill creates pods of a sandbox and two containers each, with the labels and annotations
-// that a Deployment's pod has, and returns the IDs of the containers.
+// fill creates pods of a sandbox and two containers each, with the labels and annotations of a
+// Deployment's pod. It returns the IDs of the containers.
 func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	for i := range pods {
 		labels := map[string]string{
@@ -161,8 +161,8 @@ func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	return ids, nil
 }
 
-// restart has a container die, puts a new one into its place, and removes the dead one, so
-// that the node stays as large as it is.
+// restart ends a container, replaces it by a new one, and removes the dead one, so that the node
+// keeps its size.
 func restart(node *criserver.Server, ids []string, i int) error {
 	dead := ids[i]
 	if err := node.ExitContainer(dead, 1, "Error"); err != nil {

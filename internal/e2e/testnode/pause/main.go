@@ -1,5 +1,4 @@
-// Command pause is the process of a pod sandbox: it does nothing until it is
-// asked to end.
+// Command pause is the process of a pod sandbox: it does nothing until a signal ends it.
 package main
 
 import (

@@ -33,14 +33,14 @@ type agent struct {
 	address string
 }
 
-// startAgent runs the DaemonSet's pod template as a static pod. This is what differs here:
+// startAgent runs the DaemonSet's pod template as a static pod. Only this is different:
 //
 //   - the image, which has another name and is not pulled;
-//   - the directory of the socket on the node, and the socket's name in it. In the pod, the
-//     directory is where it is on any node;
+//   - the directory of the socket on the node, and the socket's name in it. The mount in the pod
+//     is unchanged;
 //   - the pod shares the node's network, because the node has no CNI, and listens on loopback.
 //
-// edit, if any, changes more.
+// edit, if not nil, changes more.
 func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	n.t.Helper()
 	m, err := deploy.Kustomize()
@@ -70,7 +70,7 @@ func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	return &agent{node: n, name: name, address: address}
 }
 
-// replace replaces something that must be in one of a container's arguments.
+// replace replaces old in one of a container's arguments, where it must be.
 func (n *node) replace(c *corev1.Container, old, replacement string) {
 	n.t.Helper()
 	for i, arg := range c.Args {
@@ -92,7 +92,7 @@ func (a *agent) healthz() (code int, r pleg.HealthReport) {
 	return http.StatusOK, r
 }
 
-// well says what is missing until the agent has listed after a moment, and is connected.
+// well returns what is missing until the agent is connected and has listed after a moment.
 func (a *agent) well(after time.Time) func() string {
 	return func() string {
 		code, r := a.healthz()
@@ -104,7 +104,7 @@ func (a *agent) well(after time.Time) func() string {
 	}
 }
 
-// cut says what is missing until the agent has noticed that the runtime is gone.
+// cut returns what is missing until the agent has noticed that the runtime is gone.
 func (a *agent) cut() string {
 	if _, r := a.healthz(); r.RelistError == "" || r.Stream.State == pleg.StreamConnected {
 		return describe(r)
@@ -112,7 +112,7 @@ func (a *agent) cut() string {
 	return ""
 }
 
-// deaths returns how many containers the agent has seen end with a code, since it was first asked.
+// deaths returns how many deaths with an exit code the agent has seen since its first request.
 func (a *agent) deaths(code int) (n int) {
 	a.t.Helper()
 	var seen struct {
@@ -139,9 +139,8 @@ func (a *agent) pid() string {
 	return strconv.Itoa(pid)
 }
 
-// The DaemonSet's pod runs under a kubelet on a real runtime, which is killed and started
-// again: the agent goes on in the same container. A pod that has the socket mounted instead of
-// its directory does not.
+// A kubelet runs the DaemonSet's pod on a real runtime, which is killed and started again. The agent goes
+// on in the same container. A pod that mounts the socket instead of its directory does not.
 func TestRestartOfRuntime(t *testing.T) {
 	n := newNode(t)
 	n.runShell("before", "sleep 100000")
@@ -202,7 +201,7 @@ func missing(got, want int) string {
 	return fmt.Sprintf("%d deaths, want %d", got, want)
 }
 
-// confined checks that the kubelet and the runtime have done what the manifest says.
+// confined checks that the agent's process is confined as the manifest says.
 func confined(t *testing.T, a *agent) {
 	pid := a.pid()
 	text, err := os.ReadFile("/proc/" + pid + "/status")
@@ -233,8 +232,8 @@ func confined(t *testing.T, a *agent) {
 	}
 }
 
-// unmounted checks that the root file system of a container, which is below the directory of
-// the socket, does not stay mounted in the agent's pod when the container is removed.
+// unmounted checks that the agent's pod does not keep the root file system of a removed container
+// mounted. That file system is below the directory of the socket.
 func unmounted(t *testing.T, a *agent) {
 	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
 	holds := func() bool {

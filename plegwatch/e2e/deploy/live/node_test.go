@@ -53,7 +53,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// run has the kubelet run a static pod.
+// run makes the kubelet run a static pod.
 func (n *node) run(pod *corev1.Pod) {
 	n.t.Helper()
 	pod.TypeMeta.APIVersion, pod.TypeMeta.Kind = "v1", "Pod"
@@ -66,7 +66,7 @@ func (n *node) run(pod *corev1.Pod) {
 
 func (n *node) manifest(name string) string { return filepath.Join(n.manifests, name+".yaml") }
 
-// runShell has the kubelet run a pod of one container, which runs a shell script.
+// runShell makes the kubelet run a pod with one container, which runs a shell script.
 func (n *node) runShell(name, script string) {
 	n.t.Helper()
 	pod := &corev1.Pod{}
@@ -94,7 +94,7 @@ func (n *node) pod(name string) corev1.Pod {
 	return corev1.Pod{}
 }
 
-// get decodes what is at an address, whatever the code of the answer.
+// get decodes the answer at an address, whatever its status code.
 func get(url string, into any) error {
 	client := http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get(url)
@@ -105,7 +105,7 @@ func get(url string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// ready says what is missing until a pod runs and is ready.
+// ready returns what is missing until a pod runs and is ready.
 func (n *node) ready(name string) func() string {
 	return func() string {
 		pod := n.pod(name)

@@ -112,8 +112,7 @@ func check(tab context.Context, file string) error {
 	return nil
 }
 
-// plans are the lives of a node's pods: a few lively ones, and the rest quiet with a
-// container that ends at times.
+// plans are the lives of a node's pods: a few lively ones, and quiet ones whose container ends at times.
 func plans(n int) []timetable.PodPlan {
 	const s = time.Second
 	container := func(name string, start time.Duration) timetable.ContainerPlan {
