@@ -164,7 +164,7 @@ deploy-test: ## plegwatch/deploy/: manifests, unit, plugin; the DaemonSet's pod 
 
 .PHONY: prometheusrule
 prometheusrule: ## the rules and alerts of plegwatch/mixin/ for the Prometheus operator, in plegwatch/deploy/kustomize
-	cd internal/e2e && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' ./deploy -rewrite
+	cd plegwatch/e2e/deploy && go test -count=1 -run='^TestPrometheusRuleIsTheMixin$$' . -rewrite
 
 .PHONY: tidy
 tidy: ## format, and tidy every module
