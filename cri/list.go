@@ -54,8 +54,8 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 
 // GetPods lists the pods of the runtime: the sandboxes and containers with the kubelet's label
 // io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod, sandboxes come newest
-// first (by attempt, then creation time, then ID), and so do containers (by creation time, then
-// attempt, then ID; and those of one name by attempt). If all is false, only ready sandboxes and
+// first (by attempt, then creation time, then ID). So do containers (by creation time, then
+// attempt, then ID; containers of one name by attempt). If all is false, only ready sandboxes and
 // running containers are listed.
 //
 // If all is true, a pod in which nothing changed since the last such list is the same *pleg.Pod. If
