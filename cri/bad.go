@@ -57,7 +57,7 @@ var badHandling = [badCount]string{
 	badRestartCount: "the restart count is read as 0",
 	badIP:           "the pod gets no addresses",
 	badUTF8:         "what is not UTF-8 is read as U+FFFD",
-	badExit:         "the exit is not told, a list shows it",
+	badExit:         "the exit is not reported, a list shows it",
 }
 
 // badSet is a set of kinds of bad data.

@@ -22,11 +22,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after
-// each change, with one Runtime for all lists and with a new Runtime, which decodes
-// everything. The listings must be equal, and a pod that did not change between two
-// listings must be the same pointer. Everything may change, also what the API forbids to
-// change.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change it lists
+// the node with one Runtime for all lists and with a new Runtime, which decodes everything. The
+// listings must be equal, and a pod that did not change between two listings must be the same
+// pointer. Everything may change, even what the API forbids to change.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
@@ -332,7 +331,7 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// strictly says whether the current protobuf decodes a message: gogo's code decodes more.
+// strictly decodes with the current protobuf, which rejects more than gogo's code.
 func strictly(raw []byte, m crimessage.Message) error {
 	return proto.Unmarshal(raw, dynamicpb.NewMessage(crimessage.Of(m).ProtoReflect().Descriptor()))
 }
