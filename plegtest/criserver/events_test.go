@@ -25,7 +25,7 @@ import (
 
 type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// watchEvents opens an event stream, and waits until the server has that many readers.
+// watchEvents opens an event stream, and waits until the server has the given number of readers.
 func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runtimeapi.RuntimeServiceClient,
 	readers int) eventStream {
 	t.Helper()
@@ -319,8 +319,8 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	}
 }
 
-// On CRI-O, a reader that does not read stops the events of all, and holds up nothing else.
-// When it is gone, what fitted into the channel comes.
+// On CRI-O, a reader that does not read stops the events of all readers, and blocks nothing else.
+// When it is gone, the events in the channel arrive.
 func TestEventsCRIOStallsForAll(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO),
 		serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 10}))
@@ -394,7 +394,7 @@ func TestEventsPayload(t *testing.T) {
 	}
 }
 
-// Events from while the runtime is down are lost, and so are events that were held then.
+// Events during an outage are lost, and so are events that were held when it began.
 func TestEventsAreLostWhileDown(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model))

@@ -142,7 +142,7 @@ func (c controls) OOMKill(containerID string) error {
 }
 
 // KillContainer kills a running container with exit code 137, like a client's StopContainer without
-// a grace period. Containerd changes no other container. With CRI-O, a container that was not
+// a grace period. containerd does nothing to other containers. With CRI-O, a container that was not
 // started exits with code 2, and an exited container gets a new finish time, without an event.
 func (s *Server) KillContainer(containerID string) error {
 	n := s.node
@@ -162,7 +162,7 @@ func (s *Server) KillContainer(containerID string) error {
 	return nil
 }
 
-// killLocked ends a container that has not exited, as far as the runtime does.
+// killLocked ends a container that has not exited, if the model does so.
 func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	switch {
@@ -236,7 +236,7 @@ func (s *Server) RemovePodSandbox(sandboxID string) error {
 		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	var events []*runtimeapi.ContainerEventResponse
-	if s.cfg.crio { // tells of the exits, and of nothing that it removes
+	if s.cfg.crio { // sends events for the exits, and none for the removals
 		for _, c := range sb.containers {
 			events = s.killLocked(events, c)
 		}
@@ -390,8 +390,8 @@ func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	return event
 }
 
-// deletedLocked returns the last event of a sandbox that containerd 2 is removing: its time of
-// creation is lost already.
+// deletedLocked returns the last event of a sandbox that containerd 2 is removing. The sandbox's
+// creation time is already lost.
 func (s *Server) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.item.Id, sb)
 	if old := event.PodSandboxStatus; old != nil {
