@@ -30,7 +30,8 @@ type call struct {
 	at   time.Duration // since the node began
 }
 
-// ticking is a clock that never has the same time twice, as a real one; that of a bubble stands still.
+// ticking is a clock that never has the same time twice, like a real one; a bubble's clock stands
+// still.
 type ticking struct {
 	clock.RealClock
 	ticks atomic.Int64
@@ -51,7 +52,8 @@ type node struct {
 	calls map[types.UID][]call
 }
 
-// newNode returns a node with some pods, which runs until the test ends. A call of sync is noted.
+// newNode returns a node with some pods, which runs until the test ends. It records the calls of
+// sync.
 func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
 	n := &node{Runtime: plegtest.NewRuntime(), began: time.Now(), calls: make(map[types.UID][]call)}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Second, pleg.NewCache(), &ticking{})
@@ -89,12 +91,12 @@ func (n *node) note(pod types.UID, what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := call{what, time.Since(n.began).Truncate(time.Millisecond)}
-	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may be several calls
+	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may cause several calls
 		n.calls[pod] = append(all, c)
 	}
 }
 
-// takes fails the test if the calls for a pod, since it was called last, are others than these.
+// takes fails the test unless these are the calls for a pod since the last takes.
 func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	t.Helper()
 	synctest.Wait()
@@ -106,7 +108,7 @@ func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	delete(n.calls, pod)
 }
 
-// run has the node's pods have workers, and waits until they have looked.
+// run starts workers for the node's pods, and waits until each has looked.
 func (n *node) run() {
 	go func() { _ = n.Run(n.ctx, nil) }()
 	synctest.Wait()
@@ -136,7 +138,7 @@ func TestActsOnce(t *testing.T) {
 		time.Sleep(5*time.Second + 500*ms)
 		n.takes(t, "a", call{"app running", 0})
 		n.ExitContainer("a", "app", 1, "Error")
-		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // of the exit alone
+		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // for the exit only
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"app exited", 5500 * ms}, call{"app' running", 5520 * ms})
 	})
@@ -159,8 +161,8 @@ func TestEventsWhileBusy(t *testing.T) {
 	})
 }
 
-// What fails is tried again, with a wait that doubles, up to the longest. An action between does not
-// end the back-off; nothing left to do does. Who wakes the worker does not have to wait.
+// A failure is retried after a wait that doubles, up to the longest. An action in between does not
+// end the back-off; having nothing left to do does. Wake ends the wait.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan func() (podworkers.Result, error), 20)
@@ -224,7 +226,7 @@ func TestInspectionFails(t *testing.T) {
 	})
 }
 
-// A pod that is stuck in the runtime holds up its own worker alone.
+// A pod that is stuck in the runtime delays only its own worker.
 func TestPodThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
@@ -259,8 +261,8 @@ func TestEndsWithItsPod(t *testing.T) {
 	})
 }
 
-// A worker of a pod that does not exist stays while there is something to wait for. So does one that is
-// woken while it does the last thing.
+// A worker of a pod that does not exist stays while it has something to wait for, or if it is woken
+// during its last call.
 func TestWorkerOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan podworkers.Result, 3)
