@@ -24,11 +24,10 @@ import (
 //   - decoded is the generated code, which decodes the two lists;
 //   - floor is gRPC alone, which receives the two lists.
 //
-// cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's
-// work for it. The server sends plain lists encoded in advance and always in the same
-// order. It encodes streams each time and in random order, so that the held items are
-// fetched in random order, and the client waits for the server more often. The two cannot
-// be compared with each other.
+// cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's work for
+// it. The server sends plain lists encoded in advance and always in the same order. It encodes
+// streams each time and in random order. So the held items are fetched in random order, and the
+// client waits for the server more often. The two cannot be compared with each other.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {

@@ -16,7 +16,7 @@ import (
 // container has a namespace of its own. In it, the paths of the reader's own container have no ".."
 // and do not name the container, so ok is false. Other containers have paths such as
 // "/../../pod1f2e/3a4b…", which name them. A container whose cgroup has the same parent as the
-// reader's is taken to be in the reader's pod, so the reader must be in a pod.
+// reader's is taken to be in the reader's pod. So the reader must be in a pod.
 //
 // Paths below user@N.service name nothing, because user N can create them. Rootless Kubernetes has
 // its containers there, and is not supported.

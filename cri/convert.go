@@ -244,7 +244,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 		Sandboxes:  listed(sandboxes),
 		Containers: listed(containers),
 	}
-	// The name is that of the newest sandbox, or else of the newest container.
+	// The name comes from the newest sandbox, or else from the newest container.
 	for _, of := range [...][]*item{sandboxes, containers} {
 		if len(of) > 0 {
 			pod.Name = cmp.Or(pod.Name, of[0].podName)

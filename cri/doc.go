@@ -88,9 +88,9 @@
 // asked only while containerd is away: its stream has ended or was not accepted within two seconds,
 // or a full list takes two seconds. An earlier exit is reported too, unless containerd has deleted
 // the container. The calls end when the stream is back and a full list has succeeded that began a
-// second later. Each further outage doubles that second, up to an hour, because a shim of
-// containerd 1.6 and 1.7 keeps a little memory for each call that is given up, until the container
-// ends. A failure of one shim affects its pod only.
+// second later. Each further outage doubles that second, up to an hour: a shim of containerd 1.6
+// and 1.7 keeps a little memory for each call that is given up, until the container ends. A failure
+// of one shim affects its pod only.
 //
 // The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
 // active witnesses, and says why others are not active, or not for all containers.

@@ -41,7 +41,8 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
 //     connected may have been called by then;
 //   - for containerd 1.6 and 1.7, if WithoutExitEvents is set or NewRuntime made the Runtime.
-//     containerd 1.6 has no CRI stream, and 1.7 sends each event to only one of its readers.
+//     containerd 1.6 has no CRI stream, and 1.7 sends each event to only one of its readers: see
+//     WithSharedEventStream.
 //
 // Otherwise, for containerd 1.6 and 1.7, the method reads containerd's own stream: creations,
 // starts and removals. An event has no pod if no list has shown its container yet. While full lists
@@ -141,8 +142,7 @@ func (w *watch) ask() {
 	})
 }
 
-// close ends the calls of a stream, also if the client or observe panics or ends the
-// goroutine.
+// close ends the calls of a stream, even if the client or observe panics or ends the goroutine.
 func (w *watch) close() {
 	w.runtime.calls.remove(w.call)
 	w.beside.cancel(nil)

@@ -59,7 +59,7 @@ func (w *watcher) ended(t *testing.T) error {
 	case err := <-w.done:
 		return err
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 		return nil
 	}
 }
@@ -347,8 +347,8 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// A lost Version call does not leave a generator's stream connecting for ever, whether it is the
-// call before the stream or the call while it is open.
+// A lost Version call, before the stream or while it is open, does not leave a generator's stream
+// connecting for ever.
 func TestLostVersionCall(t *testing.T) {
 	for lost := int32(2); lost <= 3; lost++ { // the first is the list's
 		synctest.Test(t, func(t *testing.T) {

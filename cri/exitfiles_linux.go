@@ -19,9 +19,8 @@ import (
 // This file watches CRI-O's exit files. conmon, the process that CRI-O runs for each container,
 // writes a file when the container has exited. The file's name is the container's ID, and it
 // contains the exit code. conmon writes it under another name and renames it. CRI-O watches the
-// folder too, and removes the file when it has handled the exit. The time of the file differs by at
-// most a tick of the kernel's clock from CRI-O's status, which has the time of another file of
-// conmon.
+// folder too, and removes the file when it has handled the exit. CRI-O's status has the time of
+// another file of conmon's. The two times differ by at most a tick of the kernel's clock.
 //
 // For containers in virtual machines, there is no conmon. CRI-O itself writes the file, with the
 // word Exited instead of a code, before its status has the code.

@@ -187,7 +187,7 @@ func TestExitFilesOverflow(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 	}
 	// Half of the files are gone when they are read.
 	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {

@@ -85,7 +85,7 @@ type exitWatch struct {
 	mu        sync.Mutex
 	connected func()             // nil once it was called; guarded by mu
 	waiting   []func()           // reports from before connected was called; guarded by mu
-	reported  map[string]witness // who reported the exit of a container; guarded by mu
+	reported  map[string]witness // the witness that reported a container's exit; guarded by mu
 }
 
 // maxReported bounds how many reported exits are remembered. Beyond it, an exit may be reported

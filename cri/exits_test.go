@@ -52,7 +52,7 @@ func (w *exitWatcher) ended(t *testing.T) error {
 	case err := <-w.done:
 		return err
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 		return nil
 	}
 }

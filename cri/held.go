@@ -14,10 +14,10 @@ import (
 
 // This file holds the last complete list; pass.go compares the next list with it.
 //
-// An item of an answer is skipped, that is, not decoded, if an item with the same ID is held and
-// all its fields are the same (see wire.Trace). The held item is then what decoding would give.
-// Every other item is decoded as a whole. If nothing changed and nothing is missing, the previous
-// listing is returned: the same slice of the same pods. Otherwise the pods of the changed items are
+// An item of an answer is skipped, that is, not decoded, if all its fields are the same as in the
+// held item with its ID (see wire.Trace). The held item is then what decoding would give. Every
+// other item is decoded as a whole. If nothing changed and nothing is missing, the previous listing
+// is returned: the same slice of the same pods. Otherwise the pods of the changed items are
 // rebuilt, and the others are returned again.
 //
 // What is held changes only in commit, when both lists are complete. A list that breaks

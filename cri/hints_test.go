@@ -94,8 +94,8 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 	}
 }
 
-// While the node has more containers than a list may have, starts on containerd 1.6 and 1.7 are
-// still seen, in known pods and in new ones. A stuck status does not delay the others.
+// Lists fail if the node has too many containers. On containerd 1.6 and 1.7, starts are still seen
+// then, in known pods and in new ones. A stuck status does not delay the others.
 func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 	for name, model := range map[string]criserver.Model{
 		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,

@@ -61,9 +61,9 @@ type Info struct {
 // take a unique prefix. ctx should have a deadline, because a runtime may never answer for a stuck
 // container.
 //
-// Each runtime has its own form of answer. ContainerInfo knows those of containerd and CRI-O; with
-// another runtime, fields may be empty. If the runtime reports nothing, the error wraps ErrNoInfo.
-// If the container does not exist, the error has the code NotFound.
+// Each runtime has its own form of answer. ContainerInfo knows the forms of containerd and CRI-O;
+// with another runtime, fields may be empty. If the runtime reports nothing, the error wraps
+// ErrNoInfo. If the container does not exist, the error has the code NotFound.
 func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {

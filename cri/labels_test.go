@@ -119,7 +119,7 @@ func TestMillionLabels(t *testing.T) {
 	slices.Reverse(entries)
 	encode()
 	if again := getPods(t, r); &again[0] != &first[0] {
-		t.Error("nothing changed, but the listing")
+		t.Error("the listing changed, but nothing else")
 	}
 	if got := metric(t, r, "pleg_cri_listed_items_total", "decoded"); got != 2 {
 		t.Errorf("%v items were decoded", got)

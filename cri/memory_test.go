@@ -322,6 +322,6 @@ func TestHugePodGoes(t *testing.T) {
 	comes := list()
 	client.containers = nil
 	if goes := list(); goes > 4*comes {
-		t.Errorf("it goes in %v, and came in %v", goes, comes)
+		t.Errorf("removing it took %v, and adding it %v", goes, comes)
 	}
 }

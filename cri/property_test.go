@@ -53,7 +53,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 				t.Fatal(diff)
 			}
 			if !changed && len(before) > 0 && &got[0] != &before[0] {
-				t.Fatal("nothing changed, but the listing")
+				t.Fatal("the listing changed, but nothing else")
 			}
 			for _, p := range before {
 				i := slices.IndexFunc(got, func(q *pleg.Pod) bool { return p.ID == q.ID })
@@ -66,7 +66,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	})
 }
 
-// quiet is for tests in which bad data is expected.
+// quiet turns logs off, for tests that expect bad data.
 var quiet = cri.WithLogger(klog.Logger{})
 
 // change makes one random change, and reports whether a listing may show it.

@@ -216,7 +216,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			all = append(all, inspected{container, in.pod.Containers[i]})
 		}
 	}
-	// cri-dockerd lists whole seconds; only its statuses tell which container is newer.
+	// cri-dockerd lists whole seconds; only its statuses show which container is newer.
 	sortNewestFirst(all, func(c inspected) age { return age{c.Name, c.CreatedAt, c.listed.Attempt, c.ID.ID} })
 	for _, c := range all {
 		s.ContainerStatuses = append(s.ContainerStatuses, c.Status)

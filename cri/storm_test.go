@@ -159,9 +159,9 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	return ""
 }
 
-// Rule 16: 1000 containers start and die at high rate, on a containerd 2 whose operations wait for
-// a reader if its buffer of 100 events is full. The runtime never waits for the generator. In the
-// end the events agree with a new list, although a subscriber stalls, readers block, and the
+// Rule 16: 1000 containers start and die at high rate, on containerd 2. Its operations wait for a
+// reader if the reader's buffer of 100 events is full. The runtime never waits for the generator.
+// In the end the events agree with a new list, although a subscriber stalls, readers block, and the
 // runtime's lists are stuck.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {

@@ -42,8 +42,8 @@ type stub struct {
 	containers []*runtimeapi.Container
 	raw        []byte // answered instead of the containers, if not nil
 
-	// hook, if set, is called at the start of every call with the name of the method, and
-	// for each message of a stream with the name and ".Recv". Its error fails the call.
+	// hook, if set, gets the name of the method at the start of every call, and the name with
+	// ".Recv" for each message of a stream. Its error fails the call.
 	hook func(ctx context.Context, method string) error
 
 	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)

@@ -40,8 +40,8 @@ func (s *stub) showSandbox(as string) {
 	}
 }
 
-// A sandbox of cri-dockerd that is not ready is unknown until a full list or a list of its pod has
-// shown it ready or with a container.
+// A sandbox of cri-dockerd that is not ready is unknown until a full list or a pod list has shown
+// it ready or with a container.
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
 		name, runtime string

@@ -66,8 +66,8 @@ func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, 
 // requestCodec encodes requests as gRPC does by default.
 type requestCodec struct{}
 
-// Name is empty, because gRPC appends the name of a forced codec to the content-type of
-// the request, and CRI-O closes a connection whose first call is not plain application/grpc.
+// Name is empty, because gRPC appends a forced codec's name to the content-type of the request.
+// CRI-O closes a connection whose first call is not plain application/grpc.
 func (requestCodec) Name() string { return "" }
 
 func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {

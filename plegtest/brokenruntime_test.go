@@ -103,7 +103,7 @@ func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	}
 }
 
-// label gives the pod "a" labels and annotations, and its containers too.
+// label gives the pod "a" labels and annotations, and its containers labels.
 func label(b *broken) {
 	b.UpdatePod("a", func(pod *pleg.Pod) {
 		pod.Labels, pod.Annotations = map[string]string{"of": secret}, map[string]string{"of": secret}

@@ -37,7 +37,7 @@ const noSuchPod types.UID = "plegtest-no-such-pod"
 const noSuchContainer = "plegtest-no-such-container"
 
 // TestRuntime tests an implementation of pleg.Runtime. It calls rt in every way that the generator
-// does, and also with contexts that have ended, and with pods and containers that do not exist. It
+// does. It also uses contexts that have ended, and pods and containers that do not exist. It
 // returns nil, or an error that lists every problem: what was expected, what was seen, and why it
 // matters. rt must list the expected pods; if none are given, an empty runtime passes.
 //

@@ -141,7 +141,7 @@ func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	})
 }
 
-// Maps without entries and no maps are the same.
+// A map without entries equals a nil map.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}

@@ -135,7 +135,7 @@ func (t *conformance) checkState(where, id string, s pleg.State) {
 	}
 }
 
-// testStatuses inspects every listed pod, and one that does not exist.
+// testStatuses inspects every listed pod, and a pod that does not exist.
 func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	for _, pod := range pods {
 		t.testStatus(pod)
@@ -362,7 +362,7 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	}
 }
 
-// testPodGetter lists every pod by itself, and one that does not exist.
+// testPodGetter lists every pod by itself, and a pod that does not exist.
 func (t *conformance) testPodGetter(pods []*pleg.Pod) {
 	getter, ok := t.rt.(pleg.PodGetter)
 	if !ok {

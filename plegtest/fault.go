@@ -37,8 +37,8 @@ type Fault struct {
 	// is healed.
 	Times int
 
-	// Stale makes the call return the state at its beginning, not the state after its delay or
-	// block.
+	// Stale makes the call return the state at its beginning, not the state after it was delayed or
+	// blocked.
 	Stale bool
 	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
 	// call returns the context's error at once.

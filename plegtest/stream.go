@@ -29,7 +29,7 @@ type stream[E any] struct {
 	err    error
 }
 
-// streams are the streams of events, or those of exits. The runtime's lock guards them.
+// streams are all streams of events, or all streams of exits. The runtime's lock guards them.
 type streams[E any] struct {
 	open []*stream[E]
 	mode EventMode

@@ -70,7 +70,7 @@ type Options struct {
 	OnError func(pod types.UID, err error, retry time.Duration)
 }
 
-// Workers are the workers of an agent, at most one per pod. Its methods are safe for concurrent
+// Workers has the workers of an agent, at most one per pod. Its methods are safe for concurrent
 // use.
 type Workers struct {
 	// Set once by New.

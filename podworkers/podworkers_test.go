@@ -144,7 +144,7 @@ func TestActsOnce(t *testing.T) {
 	})
 }
 
-// Events that come while a worker is busy are one, and are not lost.
+// Events that come while a worker is busy are combined, and not lost.
 func TestEventsWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
@@ -254,7 +254,7 @@ func TestEndsWithItsPod(t *testing.T) {
 		n.RemovePod("a")
 		n.takes(t, "a", call{"gone", 0})
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("again")))
 		n.takes(t, "a", call{"again running", 0})
@@ -273,14 +273,14 @@ func TestWorkerOfNoPod(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"gone", time.Minute})
 		if !n.Wake("a") {
-			t.Error("it has no worker")
+			t.Error("the pod has no worker")
 		}
 		results <- podworkers.Result{Done: true}
 		n.takes(t, "a", call{"gone", time.Minute})
 		results <- podworkers.Result{}
 		synctest.Wait()
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 	})
 }
@@ -296,7 +296,7 @@ func TestDone(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.takes(t, "a")
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 	})
 }
@@ -337,7 +337,7 @@ func TestRunUntilStop(t *testing.T) {
 		n.g.Start(t.Context())
 		n.run()
 		if !n.Wake("a") {
-			t.Error("it has no worker")
+			t.Error("the pod has no worker")
 		}
 	})
 }

@@ -21,12 +21,12 @@ type Config struct {
 	// PlainLists makes the server answer Unimplemented to StreamPodSandboxes and
 	// StreamContainers, as older runtimes do.
 	PlainLists bool
-	// EncodedLists makes the server encode a list without a filter once per change, and answer
-	// with the same bytes, in the same order, until the next change. The server then costs
-	// little in a benchmark.
+	// EncodedLists makes the server encode a list without a filter once per change. Until the next
+	// change, it answers with the same bytes, in the same order. The server then costs little in a
+	// benchmark.
 	EncodedLists bool
 	// EventBuffer is how many events each reader's buffer holds, or the runtime's one buffer. The
-	// default is that of the model.
+	// default is the model's.
 	EventBuffer int
 	// BareEvents makes the server send events without the statuses of the sandbox and its
 	// containers.
@@ -35,8 +35,8 @@ type Config struct {
 	// its own events.
 	NoTaskExits bool
 	// ExitFiles is a folder, which must exist. The models of CRI-O write a file into it for each
-	// container that exits, as conmon does, also while the server is down: the name is the ID,
-	// and the content the exit code. Unlike CRI-O, they do not remove it.
+	// container that exits, as conmon does, even while the server is down. The name is the ID, and
+	// the content is the exit code. Unlike CRI-O, they do not remove it.
 	ExitFiles string
 }
 

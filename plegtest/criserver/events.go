@@ -93,9 +93,9 @@ func (c controls) EventStats() serverconfig.EventStats {
 	return stats
 }
 
-// BreakEventStreams ends every event stream: with err (see package
-// google.golang.org/grpc/status) or, if err is nil, without an error. The events in their
-// buffers are lost. For a broken connection, see CutConnections.
+// BreakEventStreams ends every event stream: with err (see package google.golang.org/grpc/status)
+// or, if err is nil, without an error. The events in the readers' buffers are lost. For a broken
+// connection, see CutConnections.
 func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }

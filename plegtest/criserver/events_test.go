@@ -42,7 +42,7 @@ func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {
 		if t.Context().Err() != nil {
-			t.Fatal("waited for nothing")
+			t.Fatal("the condition did not become true")
 		}
 		runtime.Gosched()
 	}

@@ -101,7 +101,7 @@ func TestTaskExits(t *testing.T) {
 		w.server.Down()
 		synctest.Wait()
 		if _, ok := <-told; ok {
-			t.Error("the stream goes on")
+			t.Error("the stream did not end")
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images serves the images: those that the server has programs for.
+// images serves the images for which the server has programs.
 type images struct {
 	runtimeapi.UnimplementedImageServiceServer
 	s *Server

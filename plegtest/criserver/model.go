@@ -7,8 +7,8 @@ import (
 )
 
 // Model is the runtime that the CRI server imitates: its answer to Version, whether it streams
-// lists, how it delivers events, and other differences between runtimes. TestModelIsTheRuntime of
-// internal/e2e compares Containerd2 and CRIO with the real runtimes, call by call.
+// lists, how it delivers events, and other differences between runtimes. The end-to-end tests
+// compare Containerd2 and CRIO with the real runtimes, call by call.
 type Model int
 
 const (

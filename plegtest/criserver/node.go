@@ -60,7 +60,7 @@ type PodConfig struct {
 	// IPs are the sandbox's addresses, the primary one first; nil for a new one, an
 	// empty slice for none.
 	IPs []string
-	// Labels and Annotations are set beside the kubelet's own.
+	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
 	// RuntimeHandler is the runtime handler; empty for the default one.
 	RuntimeHandler string
@@ -74,7 +74,7 @@ type ContainerConfig struct {
 	Name string
 	// Image is the image; empty for "registry.example/<name>:1".
 	Image string
-	// Labels and Annotations are set beside the kubelet's own.
+	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
 	// PID is the PID of the first process, in the verbose status and in containerd's own events; 0
 	// selects a PID that no process has.

@@ -31,9 +31,9 @@ type Program struct {
 
 // Process is one run of a program.
 type Process struct {
-	// ContainerID, ContainerName and Image are those of the container.
+	// ContainerID, ContainerName and Image are the container's.
 	ContainerID, ContainerName, Image string
-	// PodUID, PodNamespace and PodName are those of its pod.
+	// PodUID, PodNamespace and PodName are its pod's.
 	PodUID                types.UID
 	PodNamespace, PodName string
 	// Attempt is the container's restart count.

@@ -488,7 +488,7 @@ func TestServerDownUpFreezeThaw(t *testing.T) {
 	if err := <-errs; err != nil {
 		t.Error(err)
 	}
-	s.Freeze() // and is stopped frozen
+	s.Freeze() // the server stops while it is frozen
 }
 
 func TestServerManyContainers(t *testing.T) {

@@ -15,8 +15,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// writingCalls are the CRI methods that a server with programs serves beside the reading
-// ones.
+// writingCalls are the CRI methods that a server with programs serves besides the reading ones.
 var writingCalls = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
 	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true,
