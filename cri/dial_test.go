@@ -163,7 +163,7 @@ func TestDialSocketReplaced(t *testing.T) {
 	}
 }
 
-// Without a runtime every call fails at once, however many there are, and nothing is left.
+// Without a runtime every call fails at once, however many there are, and leaves nothing behind.
 func TestDialNeverAppears(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, "unix:"+path)
@@ -343,7 +343,7 @@ func TestDialOptions(t *testing.T) {
 	}
 }
 
-// A caller may choose to wait for the runtime instead.
+// With grpc.WaitForReady, a call waits for the runtime.
 func TestDialOptionWaitForReady(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path, cri.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))

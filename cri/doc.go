@@ -87,8 +87,8 @@
 // The last two do not need the runtime: they also report exits while it is down. The shims are
 // asked only while containerd is away: its stream has ended or was not accepted within two seconds,
 // or a full list takes two seconds. An earlier exit is reported too, unless containerd has deleted
-// the container. The calls end when the stream is back and a full list has succeeded that began a
-// second later. Each further outage doubles that second, up to an hour: a shim of containerd 1.6
+// the container. The calls end when the stream is back and a full list that began a second later
+// has succeeded. Each further outage doubles that second, up to an hour: a shim of containerd 1.6
 // and 1.7 keeps a little memory for each call that is given up, until the container ends. A failure
 // of one shim affects its pod only.
 //
@@ -96,7 +96,7 @@
 // active witnesses, and says why others are not active, or not for all containers.
 //
 // ctr can run a command in a container with the container's own ID. The package recognizes the exit
-// of such a command by its PID, because the bundle has the container's PID.
+// of such a command by its PID, if it can read the bundle, which has the container's PID.
 //
 // containerd shows code 255 and the reason Unknown for a container that ended while containerd was
 // away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was

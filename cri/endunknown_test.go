@@ -30,7 +30,7 @@ func TestEndUnknown(t *testing.T) {
 		{255, "Error", 2, false},                        // a program
 		{255, "Error", 0, false},                        // a program whose exit the runtime still handles
 		{1, "Unknown", 2, false},                        // a code is known
-		{0, "Completed", time.Time{}.UnixNano(), false}, // as above
+		{0, "Completed", time.Time{}.UnixNano(), false}, // as above: the code is known
 	} {
 		n := newExitNode()
 		n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {

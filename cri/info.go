@@ -23,9 +23,9 @@ type Info struct {
 	ID string
 	// SandboxID is the sandbox that the container is in. For a sandbox it is ID.
 	SandboxID string
-	// PID is the first process, as the runtime's PID namespace numbers it; 0 if no process is
-	// running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own, or
-	// drop_infra_ctr is off.
+	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
+	// is running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own,
+	// or drop_infra_ctr is off.
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the

@@ -63,7 +63,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the list has more than 100000 items") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if bytes > 800*mib { // next to nothing is held at once
+		if bytes > 800*mib { // in total; next to nothing is held at once
 			t.Errorf("%s: %d MiB allocated", name, bytes/mib)
 		}
 		if items, pods, _ := cri.Held(r); items+pods != 0 {

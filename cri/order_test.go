@@ -57,8 +57,8 @@ func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Contai
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
-		sandboxes  []*runtimeapi.PodSandbox // as they are to come
-		containers []*runtimeapi.Container  // as they are to come
+		sandboxes  []*runtimeapi.PodSandbox // in the expected order
+		containers []*runtimeapi.Container  // in the expected order
 	}{
 		{name: "sandboxes by attempt", sandboxes: []*runtimeapi.PodSandbox{
 			sandboxOf("z", 2, 10), sandboxOf("y", 1, 20), sandboxOf("x", 0, 30),

@@ -37,9 +37,9 @@ import (
 // keeps a goroutine for each Wait that is given up, until the container ends.
 //
 // No exit is lost in between. A shim still has a container that ended before the shim was asked,
-// because only containerd deletes it. The calls go on until a full list has succeeded that began
-// after the stream was back. Later exits are in the stream, and earlier ones are in the answers or
-// in the list.
+// because only containerd deletes it. The calls go on until a full list that began after the stream
+// was back has succeeded. Later exits are in the stream, and earlier ones are in the answers or in
+// the list.
 
 const (
 	// bundlesDir has the bundles of CRI's containers, below containerd's state directory.

@@ -191,7 +191,7 @@ type taskEvent struct {
 	at    time.Time // of the event
 	exit  pleg.ContainerExit
 	pid   int    // of the process that has ended; 0 if the event has none
-	told  bool   // true if it is an exit of a container without bad data
+	told  bool   // true if a container has exited, not a command in it
 	found badSet // the bad data in it
 }
 

@@ -101,7 +101,7 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	w := watch(t, r)
 	<-w.connected
 	for range 2 {
-		s.RunPod(criserver.PodConfig{UID: "another"}) // its event is the one above
+		s.RunPod(criserver.PodConfig{UID: "another"}) // the fault replaces its event
 		if e := <-w.events; e.PodUID != "uid" || e.ContainerID != "c" {
 			t.Errorf("%+v", e)
 		}

@@ -416,7 +416,7 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 			t.Errorf("model %d: %s", model, diff)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
-		s.Down() // while what it sent may not have been read
+		s.Down() // although its events may not have been read
 	}
 }
 

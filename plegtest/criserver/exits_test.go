@@ -97,7 +97,7 @@ func TestTaskExits(t *testing.T) {
 		if len(told) > 0 {
 			t.Errorf("one more: %q", <-told)
 		}
-		// The end of the last stream.
+		// This ends the last stream.
 		w.server.Down()
 		synctest.Wait()
 		if _, ok := <-told; ok {
