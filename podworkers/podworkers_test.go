@@ -30,8 +30,7 @@ type call struct {
 	at   time.Duration // since the node began
 }
 
-// ticking is a clock that never has the same time twice, like a real one; a bubble's clock stands
-// still.
+// ticking is a clock that never has the same time twice, unlike a bubble's clock.
 type ticking struct {
 	clock.RealClock
 	ticks atomic.Int64
@@ -52,8 +51,7 @@ type node struct {
 	calls map[types.UID][]call
 }
 
-// newNode returns a node with some pods, which runs until the test ends. It records the calls of
-// sync.
+// newNode starts a node with some pods until the test ends, and records the calls of sync.
 func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
 	n := &node{Runtime: plegtest.NewRuntime(), began: time.Now(), calls: make(map[types.UID][]call)}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Second, pleg.NewCache(), &ticking{})
