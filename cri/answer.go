@@ -3,7 +3,7 @@ package cri
 import (
 	"google.golang.org/grpc/mem"
 
-	// Registers the codec that gRPC uses by default, which requests go through.
+	// Registers gRPC's default codec, which encodes the requests.
 	_ "google.golang.org/grpc/encoding/proto"
 )
 

@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bad is a kind of bad data in the runtime's answers, and, by badNames, a value
-// of the label reason of pleg_cri_bad_items_total.
+// bad is a kind of bad data in the runtime's answers. badNames has its value of the label reason in
+// pleg_cri_bad_items_total.
 type bad uint8
 
 const (
@@ -57,7 +57,7 @@ var badHandling = [badCount]string{
 	badRestartCount: "the restart count is read as 0",
 	badIP:           "the pod gets no addresses",
 	badUTF8:         "what is not UTF-8 is read as U+FFFD",
-	badExit:         "the exit is not told, a list shows it",
+	badExit:         "the exit is not reported, a list shows it",
 }
 
 // badSet is a set of kinds of bad data.
@@ -91,7 +91,7 @@ type object struct {
 	podNamespace string
 }
 
-// keysAndValues returns the object as a log shows it, with the kubelet's keys.
+// keysAndValues returns the object for a log, with the kubelet's keys.
 func (o object) keysAndValues() []any {
 	key := "containerID"
 	if o.kind == sandboxes {
@@ -122,7 +122,7 @@ func (r *Runtime) reportBad(ctx context.Context, s badSet, of object) {
 	})
 }
 
-// countBad counts bad data.
+// countBad adds a tally to the metric.
 func (r *Runtime) countBad(t *badTally) {
 	for b, n := range t {
 		if n > 0 {

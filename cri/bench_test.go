@@ -24,11 +24,10 @@ import (
 //   - decoded is the generated code, which decodes the two lists;
 //   - floor is gRPC alone, which receives the two lists.
 //
-// cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's
-// work for it. The server sends plain lists encoded in advance and always in the same
-// order. It encodes streams each time and in random order, so that the held items are
-// fetched in random order, and the client waits for the server more often. The two cannot
-// be compared with each other.
+// cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's work for
+// it. The server sends plain lists encoded in advance and always in the same order. It encodes
+// streams each time and in random order. So the held items are fetched in random order, and the
+// client waits for the server more often. The two cannot be compared with each other.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
@@ -43,8 +42,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleRelistLabels is BenchmarkIdleRelist with plain lists of 1000 containers that
-// have labels beside the kubelet's own: as many on each sandbox and each container.
+// BenchmarkIdleRelistLabels is BenchmarkIdleRelist with plain lists of 1000 containers. Each
+// sandbox and each container has the given number of labels besides the kubelet's.
 func BenchmarkIdleRelistLabels(b *testing.B) {
 	const containers = 1000
 	for _, labels := range []int{0, 10, 100} {
@@ -130,10 +129,10 @@ func dial(tb testing.TB, endpoint string) *grpc.ClientConn {
 	return conn
 }
 
-// BenchmarkHeapPerPod measures what is held for a pod of a sandbox and two containers, each
-// with the kubelet's labels and annotations and with as many labels more, by the Runtime
-// alone after a list, and with a generator and its cache after the first relist. The heap
-// is in heap-B/pod; the time means nothing.
+// BenchmarkHeapPerPod measures the heap per pod, of the Runtime alone after a list, and with a
+// generator and its cache after the first relist. A pod has a sandbox and two containers, with the
+// kubelet's labels and annotations and as many further labels. See heap-B/pod; the time means
+// nothing.
 func BenchmarkHeapPerPod(b *testing.B) {
 	const pods = 1000
 	for _, labels := range []int{0, 10} {
@@ -161,7 +160,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 	}
 }
 
-// benchmarkHeap reports by how much list has the heap grow, by the pod.
+// benchmarkHeap reports by how much list makes the heap grow, per pod.
 func benchmarkHeap(b *testing.B, endpoint string, pods int, list func(*cri.Runtime) any) {
 	var grown uint64
 	for b.Loop() {
@@ -181,7 +180,7 @@ func benchmarkHeap(b *testing.B, endpoint string, pods int, list func(*cri.Runti
 
 func heapInUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what pools held goes with the second one
+	runtime.GC() // the second collection empties the pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

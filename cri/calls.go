@@ -28,14 +28,14 @@ const (
 	rpcStreamContainers
 	rpcPodSandboxStatus
 	rpcContainerStatus
-	rpcStatus // of containerd, if its bundles are not found otherwise
+	rpcStatus // to containerd, if its bundles are not found otherwise
 	rpcGetContainerEvents
-	rpcSubscribe // of containerd, not CRI; without WithoutExitEvents
+	rpcSubscribe // containerd's API, not CRI's; unless WithoutExitEvents is set
 	rpcCount
 )
 
-// rpcs gives each call its method and the kubelet's name for it, or one like it, in the label
-// operation_type. A streamed list has the name of the plain list that it replaces, so that
+// rpcs has the method of each call and its value of the label operation_type: the kubelet's name,
+// or one like it. A streamed list has the name of the plain list that it replaces, so that
 // dashboards keep working.
 var rpcs = [rpcCount]struct{ method, operation string }{
 	rpcVersion:            {"/runtime.v1.RuntimeService/Version", "version"},
@@ -56,7 +56,7 @@ func (r rpc) String() string {
 	return strings.TrimPrefix(method[strings.LastIndexByte(method, '.')+1:], "RuntimeService/")
 }
 
-// target is what a call is made for.
+// target is the object of a call.
 type target struct {
 	podUID types.UID
 	kind   string // "container", "sandbox", "the event stream", "the exit events"; empty for lists
@@ -103,7 +103,7 @@ type calls struct {
 func (c *calls) add(made *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The lock is held, so the slice is in the order of the stamps.
+	// Stamped under the lock, so that the slice stays in the order of the stamps.
 	made.since = c.clock.Now()
 	c.pending = append(c.pending, made)
 }
@@ -160,14 +160,14 @@ func (r *Runtime) begin(made rpc, of target) *call {
 	return c
 }
 
-// end records that a call has returned, and counts it. If the call failed, end returns
-// its error with the name of the call, its object and its endpoint. A runtime without
-// streaming lists has answered; that is not counted as an error.
+// end records that a call has returned, and counts it. If the call failed, end returns its error
+// with the name of the call, its object and its endpoint. errNoStreamingLists is not counted as an
+// error, because the runtime has answered.
 func (r *Runtime) end(ctx context.Context, c *call, err error) error {
 	cause := context.Cause(ctx)
 	r.calls.answered(err)
 	if status.Code(err) == codes.Canceled && errors.Is(cause, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", cause, err) // the caller's deadline, and not that it has lost interest
+		err = fmt.Errorf("%w: %w", cause, err) // the deadline passed; the caller did not cancel
 	}
 	counted := err
 	if errors.Is(err, errNoStreamingLists) {

@@ -12,11 +12,11 @@ import (
 // outermost, which is the pod's. For kata it is the sandbox. ok is false for a process in no
 // container of a pod, such as CRI-O's conmon.
 //
-// The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, a container that
-// is not privileged has its own. There, the reader's container and all cgroups below it have paths
-// without "..", which do not name it, and ok is false. Other containers have paths such as
-// "/../../pod1f2e/3a4b…", which do name them. A container whose cgroup has the same parent as the
-// reader's is taken to be of the same pod, so the reader must be in a pod.
+// The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, an unprivileged
+// container has a namespace of its own. In it, the paths of the reader's own container have no ".."
+// and do not name the container, so ok is false. Other containers have paths such as
+// "/../../pod1f2e/3a4b…", which name them. A container whose cgroup has the same parent as the
+// reader's is taken to be in the reader's pod. So the reader must be in a pod.
 //
 // Paths below user@N.service name nothing, because user N can create them. Rootless Kubernetes has
 // its containers there, and is not supported.
@@ -27,10 +27,10 @@ func ContainerIDFromCgroup(path string) (id string, ok bool) {
 
 // PodUIDFromCgroup returns the UID of the pod that a process is in, from the path of its cgroup or
 // a line of /proc/<pid>/cgroup. With the UID, a pod list finds a container that the cache does not
-// have yet: see examples/attribution. ok is false for a process in no pod, and where the path does
-// not have the UID: in the reader's own pod, if the reader has a cgroup namespace of its own, and in
-// pods without a kubelet. See ContainerIDFromCgroup. The UID of a static pod is that of its
-// sandbox's labels, not that of its mirror pod in the API server.
+// have yet: see examples/attribution. ok is false if the process is in no pod or if the path has no
+// UID. Paths have none in the reader's own pod, if the reader has a cgroup namespace of its own,
+// and in pods without a kubelet. See ContainerIDFromCgroup. For a static pod, it is the UID in the
+// sandbox's labels, not the UID of the mirror pod.
 func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 	uid, _ = fromCgroup(path)
 	return uid, uid != ""
@@ -38,15 +38,16 @@ func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 
 // fromCgroup returns the outermost pod and container of a path; either may be empty.
 func fromCgroup(path string) (uid types.UID, id string) {
-	// The kernel marks the cgroup that is gone of a process that nobody has waited for.
+	// The kernel adds " (deleted)" if the process is a zombie and its cgroup was removed.
 	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
-	inPods := false // true below an element of the kubelet's
-	next := false   // true if the element before says that this one is a pod or a container
+	inPods := false // true below a cgroup of the kubelet
+	next := false   // true if the previous element means that this one is a pod or a container
 	for element := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(element, "user@") && strings.HasSuffix(element, ".service") {
 			break
 		}
-		// The kubelet's: kubepods, kubepods-burstable-pod….slice, below another in a nested node.
+		// The kubelet's: kubepods or kubepods-burstable-pod….slice, below other elements in a
+		// nested node.
 		inPods = inPods || strings.Contains(element, "kubepods")
 		if uid == "" && (inPods || next) {
 			uid = podUIDOf(element, inPods)

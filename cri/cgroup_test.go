@@ -38,18 +38,18 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"/kubepods/pod5d4f/kata_" + id:                 id,
 		slice + "cri-containerd-kata_" + id + ".scope": id,
 		"/kata_overhead/" + id:                         "",
-		// of pods without a kubelet
+		// in pods without a kubelet
 		"0::/k8s.io/" + id: id,
 		"0::/system.slice/cri-containerd-" + id + ".scope": id,
 		"0::/system.slice/crio-" + id + ".scope":           id,
 		"0::/system.slice/crio-conmon-" + id + ".scope":    "",
-		// A private cgroup namespace shows a container of the reader's pod,
+		// From a private cgroup namespace: a container of the reader's pod,
 		"0::/../" + id:                                          id,
 		"0::/../crio-" + id + ".scope":                          id,
 		"0::/../../crio-" + id + ".scope/container":             id, // crun
 		"0::/../crio-conmon-" + id + ".scope":                   "",
 		"0::/../crio-" + id + ".scope/crio-" + other + ".scope": id,
-		// one of another pod of the same class, of another class, and of the class without a folder,
+		// of another pod of the same class, of another class, and of the class without a folder,
 		"0::/../../pod5d4f/" + id:                                id,
 		"4:memory:/../../pod5d4f/" + id + " (deleted)\n":         id,
 		"0::/../../kubepods-pod5d4f.slice/crio-" + id + ".scope": id,
@@ -57,7 +57,7 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../../besteffort/pod5d4f/" + id:                     id,
 		"0::/../../../pod5d4f/" + id:                             id,
 		"0::/../../pod5d4f/" + id + "/kubepods/pod77/" + other:   id,
-		// the reader's own, and what is in no pod.
+		// the reader's own, and processes in no pod.
 		"0::/":           "",
 		"0::/init.scope": "",
 		"0::/../../../../system.slice/docker-" + id + ".scope": "",

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// client makes the calls over a connection. It takes the place of cri-api's own client,
-// which is another interface in every release, and without streaming lists before 0.36.
+// client makes the calls over a connection. It replaces cri-api's client, whose interface changes
+// with every release and has streaming lists only since 0.36.
 type client struct {
 	conn grpc.ClientConnInterface
 }
@@ -28,8 +28,8 @@ func (c client) listContainers(ctx context.Context, req *runtimeapi.ListContaine
 	return invoke[runtimeapi.ListContainersResponse](ctx, c, rpcListContainers, req, opts...)
 }
 
-// streamPodSandboxes streams a list. StreamPodSandboxesRequest and -Response, which cri-api
-// has since 0.36, are encoded as those of the plain list are.
+// streamPodSandboxes streams a list. cri-api has the types of streaming lists only since 0.36. They
+// are encoded like the types of plain lists.
 func (c client) streamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListPodSandboxResponse], error) {
 	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, rpcStreamPodSandboxes, req, opts...)

@@ -25,8 +25,8 @@ var usualEndpoints = []string{
 	"unix:///run/k3s/containerd/containerd.sock",
 }
 
-// defaultEndpoints returns the default endpoints, below the host's root if the options have one. There
-// /run is used for /var/run, which often is a link that leads out of that root.
+// defaultEndpoints returns the default endpoints, below the host root if the options have one.
+// There, /var/run becomes /run, because /var/run is often a link that leads out of that root.
 func (o *options) defaultEndpoints() []string {
 	if o.hostRoot == "" {
 		return usualEndpoints
@@ -100,8 +100,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case info.Mode()&os.ModeSocket == 0:
 		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
-	// An attempt may take longer than the wait below, so that the caller gets the error of
-	// that.
+	// An attempt may take longer than the wait below, so that the caller gets the wait's error.
 	r, err := newDialed(newDialer(path), timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)

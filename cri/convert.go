@@ -29,13 +29,13 @@ type reading struct {
 	opts        *options
 }
 
-// shown is what an item of a list shows in a listing.
+// shown is what GetPods shows of a listed item.
 type shown struct {
-	// The pod, from the labels; what a sandbox's labels lack is from its metadata.
+	// The pod, from the labels or, if they lack it, from a sandbox's metadata.
 	podUID       string
 	podName      string
 	podNamespace string
-	// runtimeHandler is that of a sandbox.
+	// runtimeHandler is the sandbox's; empty for a container.
 	runtimeHandler string
 	container      *pleg.Container
 	bad            badSet
@@ -55,7 +55,7 @@ func (s shown) with(found badSet) shown {
 	return s
 }
 
-// equal reports whether two items show the same in a listing.
+// equal reports whether GetPods shows the same of two items.
 func (s *shown) equal(t *shown) bool {
 	return sameContainer(s.container, t.container) &&
 		s.podUID == t.podUID && s.podName == t.podName && s.podNamespace == t.podNamespace &&
@@ -116,8 +116,8 @@ func showSandbox(p *runtimeapi.PodSandbox, by reading) shown {
 }
 
 // shownBy converts what containers and sandboxes have in common. Without WithPodsByMetadata, only
-// the label decides which pod an item belongs to, not a sandbox's metadata: a single pod is listed
-// by the label, and both kinds of list must show the same items in it.
+// the label decides which pod an item belongs to, not a sandbox's metadata. GetPod filters by the
+// label, and full lists must agree with it.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],
@@ -133,7 +133,7 @@ func shownBy(labels map[string]string, hasMetadata bool) shown {
 	return s
 }
 
-// belongTo makes an item without the label that of a pod, if there is one.
+// belongTo gives an item without the label to the pod, unless podUID is empty.
 func (s *shown) belongTo(podUID, podName, podNamespace string) {
 	if s.podUID == "" && podUID != "" {
 		s.podUID, s.podName, s.podNamespace = podUID, cmp.Or(s.podName, podName), cmp.Or(s.podNamespace, podNamespace)
@@ -141,8 +141,8 @@ func (s *shown) belongTo(podUID, podName, podNamespace string) {
 	}
 }
 
-// imageID returns the node's ID of an image. Runtimes older than the field return it as
-// the reference.
+// imageID returns the node's ID of an image. Runtimes that do not have the field yet put the ID
+// into the reference.
 func imageID(id, ref string) string { return cmp.Or(id, ref) }
 
 func containerState(s runtimeapi.ContainerState) (_ pleg.State, known bool) {
@@ -182,7 +182,7 @@ func parseHash(s string) (hash uint64, ok bool) {
 	return hash, true
 }
 
-// parseRestartCount parses how often a container had been restarted, which the API has as an int32.
+// parseRestartCount parses a container's restart count, an int32 in the API.
 func parseRestartCount(s string) (count int, ok bool) {
 	if s == "" {
 		return 0, true
@@ -194,7 +194,7 @@ func parseRestartCount(s string) (count int, ok bool) {
 	return int(n), true
 }
 
-// age is what decides the place of a container among those of its pod.
+// age decides where a container stands in its pod's list.
 type age struct {
 	name      string
 	createdAt time.Time
@@ -202,9 +202,10 @@ type age struct {
 	id        string
 }
 
-// sortNewestFirst sorts containers by creation time, newest first; then by attempt, because cri-dockerd lists whole
-// seconds; then by ID. The containers of each name take the places of that name by attempt, because the clock may
-// have been set back. A comparison by name, attempt and time would not be transitive.
+// sortNewestFirst sorts containers by creation time, newest first; then by attempt, because
+// cri-dockerd lists whole seconds; then by ID. Within the places of one name, containers are then
+// sorted by attempt, because the clock may have been set back. A comparison by name, attempt and
+// time would not be transitive.
 func sortNewestFirst[T any](list []T, of func(T) age) {
 	slices.SortFunc(list, func(x, y T) int {
 		a, b := of(x), of(y)
@@ -243,7 +244,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 		Sandboxes:  listed(sandboxes),
 		Containers: listed(containers),
 	}
-	// The name is that of the newest sandbox, or else of the newest container.
+	// The name comes from the newest sandbox, or else from the newest container.
 	for _, of := range [...][]*item{sandboxes, containers} {
 		if len(of) > 0 {
 			pod.Name = cmp.Or(pod.Name, of[0].podName)

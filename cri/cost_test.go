@@ -116,7 +116,7 @@ func TestRPCs(t *testing.T) {
 
 			w := watch(t, r)
 			<-w.connected
-			for s.Calls("GetContainerEvents") == 0 { // cancelled too soon, it might never arrive
+			for s.Calls("GetContainerEvents") == 0 { // if it is cancelled too soon, the call might never arrive
 				runtime.Gosched()
 			}
 			w.cancel()
@@ -132,7 +132,7 @@ func TestRPCs(t *testing.T) {
 	}
 }
 
-// Held items are found in lists of any order, and no item is decoded twice.
+// Held items are found whatever the order of the list, and no item is decoded twice.
 func TestIdleRelistDecodesNothing(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
@@ -299,8 +299,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A call that a generator gives up because its deadline has passed is an error of the runtime; one that is
-// cancelled otherwise, as by Stop, is none.
+// If a generator gives up a call because its deadline has passed, that is an error of the runtime.
+// If the call is cancelled otherwise, as by Stop, it is not.
 func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause  error

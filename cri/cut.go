@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxText is how much of a text of the runtime's is kept in errors, and so in logs and in
+// maxText is how many bytes of a text from the runtime are kept in errors, and thus in logs and
 // reports. gRPC passes on texts of several MiB.
 const maxText = 4 << 10
 
@@ -20,8 +20,8 @@ func cutText(s string) string {
 	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
 }
 
-// cutMessage returns the beginning of a container's message, with at least the 4,096 bytes that the kubelet keeps of
-// one. containerd's StartError contains the tenant's command.
+// cutMessage returns the beginning of a container's message: at least the 4,096 bytes that the
+// kubelet keeps. A message may be long: containerd's StartError contains the tenant's command.
 func cutMessage(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -29,7 +29,7 @@ func cutMessage(s string) string {
 	return strings.ToValidUTF8(s[:maxText], "") + "…"
 }
 
-// cutError is an error whose text was too long. It holds nothing of that text.
+// cutError is an error whose text was too long. It does not retain that text.
 type cutError struct {
 	text   string
 	causes []error
@@ -38,8 +38,8 @@ type cutError struct {
 func (e *cutError) Error() string   { return e.text }
 func (e *cutError) Unwrap() []error { return e.causes }
 
-// cut returns err if it is short. Else it returns an error with the beginning of its text,
-// which wraps the innermost errors of err, and its gRPC statuses with their codes.
+// cut returns err if its text is short. Otherwise it returns an error with the beginning of the
+// text, which wraps the innermost errors and the gRPC statuses of err.
 func cut(err error) error {
 	long := len(err.Error()) > maxText
 	var causes []error
@@ -47,7 +47,7 @@ func cut(err error) error {
 	collect = func(err error) {
 		if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 			if is := s.GRPCStatus(); proto.Size(is.Proto()) > maxText {
-				long = true // or its details are
+				long = true // the details may be long
 				err = status.Error(is.Code(), cutText(is.Message()))
 			}
 			causes = append(causes, err)

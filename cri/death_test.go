@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// announced is a Runtime that says when its stream of events is known to be connected.
+// announced is a Runtime that reports when its stream of events has connected.
 type announced struct {
 	*cri.Runtime
 	connected chan struct{}
@@ -29,7 +29,7 @@ func (r announced) WatchContainerEvents(
 	}, observe)
 }
 
-// Without exit events, the death of a container is delivered after one list of its pod and one
+// Without exit events, a container's death is delivered after one list of its pod and one
 // inspection. No delay is involved: the clock stands still until then. A second list follows, which
 // causes no inspection. (The Relist that ends the test may overlap with that list, and repeat it.)
 func TestDeathCostsOneListAndOneInspection(t *testing.T) {
@@ -39,7 +39,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	dying := runContainer(t, s, sandbox, "dying")
 	runContainer(t, s, sandbox, "other")
 
-	first := watch(t, r) // gets the events that the server has kept: two for each of the above
+	first := watch(t, r) // receives the events that the server has kept: two for each of the above
 	for range 6 {
 		<-first.events
 	}
@@ -50,10 +50,10 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 		pleg.WithLogger(logr.Discard()))
 	g.Start(t.Context())
 	defer g.Stop()
-	must(t, g.WaitForSync(t.Context())) // the list of the period is made
+	must(t, g.WaitForSync(t.Context())) // the periodic list is complete
 	<-runtime.connected
 	waitFor(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 2 })
-	_ = g.Relist(t.Context()) // answers what the connection asked for
+	_ = g.Relist(t.Context()) // serves the request that the connection made
 	events := g.Subscribe(t.Context(), pleg.WithCapacity(10))
 	for range 3 {
 		if e := <-events; e.Type != pleg.ContainerStarted {

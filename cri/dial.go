@@ -27,13 +27,13 @@ const (
 	maxDialDelay = 500 * time.Millisecond
 )
 
-// maxSocketPath is the length of the longest path of a socket, which is Linux's.
+// maxSocketPath is the length of the longest path that a socket can have on Linux.
 const maxSocketPath = 107
 
 // Dial returns a Runtime for an endpoint, whether or not a runtime is there yet. An endpoint is
 // "unix:///path", "unix:/path" or an absolute path. Dial makes no call and does not block. It
 // connects in the background, trying every 100 ms to 500 ms until it succeeds or Close is called.
-// Once connected, the Runtime is like that of Connect.
+// Once connected, the Runtime is like one from Connect.
 //
 // Before that, calls fail with the code Unavailable. The error names the endpoint and says why the
 // last attempt failed, and so does the health of a generator. A call waits only for the first
@@ -73,8 +73,8 @@ func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	return r, nil
 }
 
-// newDialed returns a Runtime with a connection of its own to a socket, on which no attempt
-// has been made. An attempt ends after the given time.
+// newDialed returns a Runtime with a connection of its own, which has not tried to connect yet.
+// Each attempt ends after the given time.
 func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error) {
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -106,12 +106,12 @@ func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error
 // dialer makes the connections of a Runtime.
 type dialer struct {
 	path   atomic.Pointer[string]                    // of the socket; nil until it is found
-	search func(ctx context.Context) (string, error) // finds it; nil if it was given
+	search func(ctx context.Context) (string, error) // finds the path; nil if the path was given
 	dials  atomic.Int64                              // attempts to connect
 
 	mu    sync.Mutex
 	last  time.Time     // when the last attempt began; guarded by mu
-	delay time.Duration // between that and the next; guarded by mu
+	delay time.Duration // between the last attempt and the next; guarded by mu
 }
 
 func newDialer(path string) *dialer {
@@ -138,8 +138,8 @@ func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", *path)
 }
 
-// pause waits until it is time for an attempt. gRPC itself delays only attempts that follow a failed
-// one, and a connection that the runtime ends at once has not failed: there would be hundreds a second.
+// pause waits until it is time for an attempt. gRPC delays an attempt only after a failed one. If
+// the runtime accepts connections and ends them at once, gRPC would try hundreds of times a second.
 func (d *dialer) pause(ctx context.Context) error {
 	d.mu.Lock()
 	now := wallClock.Now()
@@ -161,8 +161,8 @@ func (d *dialer) pause(ctx context.Context) error {
 	}
 }
 
-// explain adds to the error of a call that the runtime has never answered, if the call
-// found no connection: a user who has started the agent first wants to know that it waits.
+// explain marks the error of a call if the runtime has never answered and there is no connection. A
+// user who started the agent first wants to know that it waits.
 func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err

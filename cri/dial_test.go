@@ -28,7 +28,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A path that does not exist and that no attempt to connect waits for.
+// missingSocket returns a path that does not exist, so that attempts to connect fail at once.
 func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
 
 // pointTo makes path lead to the server's socket, in one step.
@@ -47,7 +47,7 @@ func dialRuntime(t *testing.T, endpoint string, opts ...cri.Option) *cri.Runtime
 	return r
 }
 
-// startServer starts a server with one pod of that name.
+// startServer starts a server with one pod of the given name.
 func startServer(t *testing.T, pod string) *criserver.Server {
 	t.Helper()
 	s, err := criserver.Start()
@@ -57,13 +57,13 @@ func startServer(t *testing.T, pod string) *criserver.Server {
 	return s
 }
 
-// listsPod reports whether a list shows exactly one pod, of that name.
+// listsPod reports whether a list shows exactly one pod, with the given name.
 func listsPod(t *testing.T, r *cri.Runtime, name string) bool {
 	pods, err := r.GetPods(t.Context(), true)
 	return err == nil && len(pods) == 1 && pods[0].Name == name
 }
 
-// awaited checks the error of a call that has no runtime to go to.
+// awaited checks the error of a call while there is no runtime.
 func awaited(t *testing.T, err error, path string) {
 	t.Helper()
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "at unix://"+path+": ") {
@@ -71,8 +71,8 @@ func awaited(t *testing.T, err error, path string) {
 	}
 }
 
-// A generator is unhealthy and says what it waits for; within 3 s of the socket's
-// appearance its first list has succeeded, also if it has waited long.
+// A generator without a runtime is unhealthy and says what it waits for. Within 3 s of the socket's
+// appearance its first list has succeeded, even after a long wait.
 func TestDialSocketAppearsLater(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path)
@@ -80,7 +80,7 @@ func TestDialSocketAppearsLater(t *testing.T) {
 		clock.RealClock{})
 	g.Start(t.Context())
 	defer g.Stop()
-	// By then the delay between attempts is as long as it gets.
+	// By then the delay between attempts is at its longest.
 	time.Sleep(2500 * time.Millisecond)
 	healthy, err := g.Healthy()
 	if healthy || err == nil {
@@ -113,7 +113,7 @@ func TestDialServerRestarts(t *testing.T) {
 	s := startServer(t, "web")
 	path := strings.TrimPrefix(s.Endpoint(), "unix://")
 	r := dialRuntime(t, s.Endpoint())
-	if !listsPod(t, r, "web") { // the first attempt is waited for
+	if !listsPod(t, r, "web") { // the list waits for the first attempt
 		t.Fatal("no list of a runtime that is there")
 	}
 	for range 2 {
@@ -125,7 +125,7 @@ func TestDialServerRestarts(t *testing.T) {
 	}
 }
 
-// What is at the path is replaced by a runtime, and that by another one.
+// A runtime replaces whatever is at the path, and another runtime replaces the first.
 func TestDialSocketReplaced(t *testing.T) {
 	for name, occupy := range map[string]func(path string) error{
 		"a file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -163,7 +163,7 @@ func TestDialSocketReplaced(t *testing.T) {
 	}
 }
 
-// Without a runtime every call fails at once, however many there are, and nothing is left.
+// Without a runtime every call fails at once, however many there are, and leaves nothing behind.
 func TestDialNeverAppears(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, "unix:"+path)
@@ -190,8 +190,8 @@ func TestDialNeverAppears(t *testing.T) {
 	}
 }
 
-// A socket that accepts connections and does not answer holds up a call until its context
-// ends, and the call is shown.
+// If a socket accepts connections and does not answer, a call waits until its context ends, and
+// CallsInFlight has the call.
 func TestDialSilentSocket(t *testing.T) {
 	endpoint := silentSocket(t, missingSocket(t))
 	r := dialRuntime(t, endpoint)
@@ -208,8 +208,8 @@ func TestDialSilentSocket(t *testing.T) {
 	}
 }
 
-// Close ends the attempts and what waits for one. That no goroutine is left behind is
-// checked by TestMain.
+// Close ends the attempts to connect and the calls that wait for one. TestMain checks that no
+// goroutine is left behind.
 func TestDialClose(t *testing.T) {
 	s := startServer(t, "web")
 	for name, endpoint := range map[string]string{
@@ -241,7 +241,7 @@ func TestDialClose(t *testing.T) {
 	}
 }
 
-// Only what can never be the endpoint of a runtime is refused.
+// Dial refuses only an endpoint at which no runtime can ever be.
 func TestDialRefuses(t *testing.T) {
 	longest := "/" + strings.Repeat("a", 106)
 	for _, test := range []struct{ endpoint, want string }{
@@ -275,7 +275,7 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
-// The path is taken as it is, also if it looks like an escaped one.
+// The path is taken as it is, even if it looks like an escaped one.
 func TestDialPathIsNotUnescaped(t *testing.T) {
 	s := startServer(t, "web")
 	path := filepath.Join(t.TempDir(), "a %41?#.sock")
@@ -285,7 +285,7 @@ func TestDialPathIsNotUnescaped(t *testing.T) {
 	}
 }
 
-// callCounter is a stats handler, as OpenTelemetry's is.
+// callCounter is a stats handler, like OpenTelemetry's.
 type callCounter struct {
 	mu      sync.Mutex
 	methods []string // guarded by mu
@@ -307,8 +307,8 @@ func (c *callCounter) counted() []string {
 	return slices.Clone(c.methods)
 }
 
-// The options reach the connections of Connect and Dial, add up, and come with the
-// package's own.
+// The options reach the connections of Connect and Dial, add up, and leave the package's own in
+// place.
 func TestDialOptions(t *testing.T) {
 	s := startServer(t, "web")
 	want := []string{"Version", "StreamPodSandboxes", "StreamContainers"}
@@ -343,7 +343,7 @@ func TestDialOptions(t *testing.T) {
 	}
 }
 
-// A caller may choose to wait for the runtime instead.
+// With grpc.WaitForReady, a call waits for the runtime.
 func TestDialOptionWaitForReady(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path, cri.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
@@ -356,8 +356,8 @@ func TestDialOptionWaitForReady(t *testing.T) {
 	}
 }
 
-// Without an endpoint the default sockets are searched until a runtime answers, also if that is later. One
-// that has no CRI, such as Docker's containerd, is not taken. The runtime's socket is kept.
+// Without an endpoint the default sockets are searched until a runtime answers. A socket without
+// CRI, such as Docker's containerd, is not taken. The runtime's socket is kept.
 func TestDialSearches(t *testing.T) {
 	first, second := missingSocket(t), missingSocket(t)
 	defer cri.SetUsualEndpoints("unix://"+first, "unix://"+second)()
@@ -387,7 +387,7 @@ func TestDialSearches(t *testing.T) {
 	waitFor(t, func() bool { return listsPod(t, r, "web") })
 }
 
-// A host's sockets and exit files are looked for below the folder where it is mounted.
+// The host's sockets and exit files are looked for below the directory where the host is mounted.
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()
@@ -422,7 +422,7 @@ func TestWithHostRoot(t *testing.T) {
 	}
 }
 
-// A runtime that accepts connections and ends each one at once is not dialled hundreds of times a second.
+// If a runtime ends each connection at once, it is not dialled hundreds of times a second.
 func TestDialBacksOff(t *testing.T) {
 	const settings, goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
 		"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
@@ -462,8 +462,8 @@ func TestDialBacksOff(t *testing.T) {
 	}
 }
 
-// A caller's own calls go over the same connection, and the runtime's name and version are known once it has
-// answered.
+// A caller's own calls use the same connection. The runtime's name and version are known once it
+// has answered.
 func TestConnAndVersion(t *testing.T) {
 	s := startServer(t, "web")
 	r := dialRuntime(t, s.Endpoint())

@@ -9,7 +9,7 @@
 //	generator := pleg.New(runtime)
 //
 // An agent that may start before its runtime uses [Dial] instead of Connect. Dial returns at once.
-// Until the runtime answers, the generator is unhealthy, and the reason has the endpoint.
+// Until the runtime answers, the generator is unhealthy, and the reason names the endpoint.
 //
 // CRI has no fields for a PID, a network namespace or the OCI specification. See
 // [Runtime.ContainerInfo] and [Runtime.SandboxInfo] for these.
@@ -70,50 +70,50 @@
 // # Exit events
 //
 // A runtime knows of an exit before CRI shows it. containerd first runs runc, unmounts, and writes
-// to the disk, which takes 40 to 70 ms on a quiet machine. If one of these is stuck, CRI shows a
-// dead container as running for as long. WatchContainerExits reports exits earlier, from every
-// witness that is available:
+// to the disk, which takes 40 to 70 ms on a quiet machine. While one of these steps is stuck, CRI
+// shows the dead container as running. WatchContainerExits reports exits earlier, from every
+// available witness:
 //
 //	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
 //	            later, k3s too).
 //	exit_files  the files that CRI-O's conmon writes into container_exits_dir
-//	            ([WithExitsDir]). This process must be able to read them. Those of
-//	            virtual machines have no code and are only hints.
+//	            ([WithExitsDir]). This process must be able to read them. The files
+//	            of virtual machines have no code and are only hints.
 //	shim        containerd's shims, one process for each pod. A shim outlives containerd and
 //	            serves its task API on a socket. The containers are found by their bundles in
 //	            containerd's state directory, also right after the start of this process: see
 //	            [WithStateDir]. Only root may read bundles and open the sockets.
 //
-// The last two do not need the runtime: they also report exits while it is down. The shims are asked
-// only then: when containerd's stream ends, when containerd does not accept it within two seconds,
-// and when a full list takes two seconds. An exit from before a shim is asked is reported too, as
-// long as containerd has not deleted the container. The calls end when the stream is back and a full
-// list has succeeded that began a second later. After each further outage that second is twice as
-// long, up to an hour, because a shim of containerd 1.6 and 1.7 keeps a little memory for each call
-// that is given up, until the container ends. What goes wrong with one shim concerns its pod only.
+// The last two do not need the runtime: they also report exits while it is down. The shims are
+// asked only while containerd is away: its stream has ended or was not accepted within two seconds,
+// or a full list takes two seconds. An earlier exit is reported too, unless containerd has deleted
+// the container. The calls end when the stream is back and a full list that began a second later
+// has succeeded. Each further outage doubles that second, up to an hour: a shim of containerd 1.6
+// and 1.7 keeps a little memory for each call that is given up, until the container ends. A failure
+// of one shim affects its pod only.
 //
 // The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
 // active witnesses, and says why others are not active, or not for all containers.
 //
-// A command may run in a container with the container's own ID, as ctr can do. Its exit is
-// recognized by its PID, which the bundle has of the container.
+// ctr can run a command in a container with the container's own ID. The package recognizes the exit
+// of such a command by its PID, if it can read the bundle, which has the container's PID.
 //
 // containerd shows code 255 and the reason Unknown for a container that ended while containerd was
-// away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was killed
-// or the node lost power. Such a status has EndUnknown, and the generator replaces the end by that of
-// a witness or of an earlier status.
+// away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was
+// killed or the node lost power. Such a status has EndUnknown. The generator then uses the end that
+// a witness or an earlier status has reported.
 //
 // # Labels
 //
-// A pod has the labels, the annotations and the runtime handler of its newest sandbox, and none if
-// no sandbox of it is listed. Every sandbox and container has its own labels and annotations. They
-// are all that the runtime lists, including the kubelet's io.kubernetes.*. A pod that an earlier
-// list returned keeps the labels that it had.
+// A pod has the labels, the annotations and the runtime handler of its newest sandbox, or none if
+// no sandbox is listed. Every sandbox and container has its own labels and annotations: all that
+// the runtime lists, including the kubelet's io.kubernetes.*. A pod of an earlier list keeps the
+// labels that it had.
 //
-// Their number is not limited, but each list takes time to walk through their bytes. A list fails
-// only if a message exceeds 64 MiB or the runtime's own limit; other pods can still be listed by
-// themselves. [WithAnnotations] keeps only the annotations that you need. Logs, errors and metrics
-// never have labels or annotations, except the kubelet's names of pod and container.
+// Their number is not limited, but each list reads all their bytes. A list fails only if a message
+// exceeds 64 MiB or the runtime's own limit; GetPod can still list other pods. [WithAnnotations]
+// keeps only the annotations that you need. Logs, errors and metrics never have labels or
+// annotations, except the kubelet's names of pod and container.
 //
 // # Exited containers
 //
@@ -155,9 +155,10 @@
 //
 // # Metrics
 //
-// A Runtime is a prometheus.Collector, which the generator registers. It counts and times every call
-// in the kubelet's kubelet_runtime_operations_total, kubelet_runtime_operations_duration_seconds and
-// kubelet_runtime_operations_errors_total, by operation_type. It differs from the kubelet:
+// A Runtime is a prometheus.Collector, which the generator registers. It counts and times every
+// call in the kubelet's kubelet_runtime_operations_total,
+// kubelet_runtime_operations_duration_seconds and kubelet_runtime_operations_errors_total, by
+// operation_type. These differ from the kubelet's:
 //
 //   - A call that the caller cancelled is not an error, unless the cause is a deadline.
 //   - Unimplemented is not an error for streaming lists and events.

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A runtime that does not know an end has words of its own for it. A program's own 255 is a known end.
+// Each runtime has its own form of an unknown end. A program's own 255 is a known end.
 func TestEndUnknown(t *testing.T) {
 	for _, test := range []struct {
 		code       int32
@@ -25,12 +25,12 @@ func TestEndUnknown(t *testing.T) {
 	}{
 		{255, "Unknown", 2, true},                       // containerd
 		{-1, "Error", 0, true},                          // CRI-O
-		{-1, "Error", time.Time{}.UnixNano(), true},     // CRI-O, in Go's zero time
+		{-1, "Error", time.Time{}.UnixNano(), true},     // CRI-O, with Go's zero time
 		{-1, "Error", 2, false},                         // a program on Windows
 		{255, "Error", 2, false},                        // a program
 		{255, "Error", 0, false},                        // a program whose exit the runtime still handles
 		{1, "Unknown", 2, false},                        // a code is known
-		{0, "Completed", time.Time{}.UnixNano(), false}, // as above
+		{0, "Completed", time.Time{}.UnixNano(), false}, // as above: the code is known
 	} {
 		n := newExitNode()
 		n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
@@ -87,8 +87,8 @@ func TestEndUnknownToCRIO(t *testing.T) {
 	}
 }
 
-// CRI-O shows 255 Error until it has read conmon's exit file. The code that a witness then reports stays, whether a
-// full list has shown the container before or not.
+// CRI-O shows 255 Error until it has read conmon's exit file. The code that a witness then reports
+// stays, whether or not a full list has shown the container before.
 func TestWitnessAfter255(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"listed": 2 * time.Second, "not yet listed": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestWitnessAfter255(t *testing.T) {
 	}
 }
 
-// A restarted CRI-O may show a container as running that ended days ago, with the start of that life. It stays exited.
+// A restarted CRI-O may show as running a container that ended days ago. It stays exited.
 func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -152,7 +152,7 @@ func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	})
 }
 
-// One container cannot be inspected. The exit of the other has its code, although the inspection fails.
+// One container cannot be inspected. The other's exit has its code, although the inspection fails.
 func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})

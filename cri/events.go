@@ -19,11 +19,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// atOnce is the longest time from the acceptance of a stream to its end after which a
-// stream without events counts as refused.
+// atOnce is a limit: a stream that ends without an event this soon after its acceptance counts as
+// refused.
 const atOnce = time.Second
 
-// errStreamEnded is the error of a stream that was accepted and that the runtime ended.
+// errStreamEnded is the error of a stream that the runtime ended without an error.
 var errStreamEnded = errors.New("the runtime ended the stream")
 
 // WatchContainerEvents reads the runtime's stream of container events until ctx ends or the stream
@@ -32,7 +32,7 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //
 // A runtime sends nothing when it accepts a stream; even headers come with the first event. So the
 // package sends a Version call after the request on the same connection. The stream counts as
-// accepted when that is answered, or when the first event comes.
+// accepted when that call is answered, or when the first event comes.
 //
 // The error wraps pleg.ErrEventsUnsupported
 //
@@ -40,13 +40,14 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //   - if the runtime ends the stream within a second of accepting it, without error or event, and
 //     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
 //     connected may have been called by then;
-//   - for containerd 1.6 and 1.7, with WithoutExitEvents or for a Runtime of NewRuntime. The
-//     former has no stream, and the latter sends each event to only one of its readers.
+//   - for containerd 1.6 and 1.7, if WithoutExitEvents is set or NewRuntime made the Runtime.
+//     containerd 1.6 has no CRI stream, and 1.7 sends each event to only one of its readers: see
+//     WithSharedEventStream.
 //
-// Otherwise, for containerd 1.6 and 1.7, containerd's own stream is read instead: creations, starts
-// and removals. Its events have no pod if no list has shown the container yet. While full lists fail, the
-// pod of a container that starts comes from a ContainerStatus call, and observe is called in another goroutine.
-// If connected panics, the stream ends.
+// Otherwise, for containerd 1.6 and 1.7, the method reads containerd's own stream: creations,
+// starts and removals. An event has no pod if no list has shown its container yet. While full lists
+// fail, a ContainerStatus call finds the pod of a container that starts, and observe is called in
+// another goroutine. If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// The runtime may have been replaced since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
@@ -96,10 +97,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// answersAfter reports whether the runtime answers a Version call that is made now, on the
-// connection that was there when there had been so many dials. Any later connection has a
-// later dial, so without one the answer came over that connection; of a client that was
-// passed to NewRuntime, the dials are not known, and any answer counts.
+// answersAfter reports whether the runtime answers a new Version call on the connection that
+// existed after the given number of dials. A later connection has a higher number. For a client of
+// NewRuntime dials are not counted, and any answer counts.
 func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
@@ -115,8 +115,8 @@ type watch struct {
 	runtime   *Runtime
 	connected func()
 	call      *call
-	// beside makes the Version call beside the stream. If that call fails, it cancels the
-	// group's context, which is the stream's, and ends it so.
+	// beside makes the Version call while the stream is open. If that call fails, it cancels the
+	// group's context, which ends the stream.
 	beside *callGroup
 	events int // received; owned by the reader
 
@@ -142,8 +142,7 @@ func (w *watch) ask() {
 	})
 }
 
-// close ends the calls of a stream, also if the client or observe panics or ends the
-// goroutine.
+// close ends the calls of a stream, even if the client or observe panics or ends the goroutine.
 func (w *watch) close() {
 	w.runtime.calls.remove(w.call)
 	w.beside.cancel(nil)
@@ -166,8 +165,8 @@ func (w *watch) accept() {
 	w.connected()
 }
 
-// settle records that the stream has ended: it is not accepted any more. It reports
-// whether the stream ended early, without an event.
+// settle records that the stream has ended, after which accept does nothing. It reports whether the
+// stream ended early, without an event.
 func (w *watch) settle() (early bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +206,7 @@ func (w *watch) end(err error) error {
 // sharesEventStream reports whether all readers of the runtime's events share one stream.
 func (v *runtimeVersion) sharesEventStream() bool { return v.isContainerd("1.7.") }
 
-// isContainerd reports whether the runtime is a containerd whose version begins so.
+// isContainerd reports whether the runtime is containerd of a version with this prefix.
 func (v *runtimeVersion) isContainerd(prefix string) bool {
 	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), prefix)
 }

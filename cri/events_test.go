@@ -59,7 +59,7 @@ func (w *watcher) ended(t *testing.T) error {
 	case err := <-w.done:
 		return err
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 		return nil
 	}
 }
@@ -138,8 +138,8 @@ func TestEventsUnsupported(t *testing.T) {
 	}
 }
 
-// A CRI-O that terminates ends the stream in good order, also one that it has just
-// accepted. That it has events is not forgotten, and not learnt from its successor.
+// A CRI-O that terminates ends every stream without an error, even one that it has just accepted.
+// The Runtime still knows that this CRI-O has events, and does not learn it from the next one.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)
@@ -159,7 +159,7 @@ func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 			s.serve(t)
 		}
 		s.take()
-		// The stream ends when the client knows that the connection takes no more calls.
+		// The stream ends when the client has learned that the connection takes no more calls.
 		waitFor(t, func() bool {
 			_, err := r.GetPods(t.Context(), true)
 			calls := s.take()
@@ -183,7 +183,7 @@ func TestSharedEventStream(t *testing.T) {
 	}
 }
 
-// A stream that breaks does not mean that the runtime has none.
+// A stream that breaks does not mean that the runtime has no stream.
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -234,7 +234,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
-	// The call is not reported as one of a list.
+	// The call's object is the stream, not a list.
 	if got := inFlight(r)[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
@@ -271,11 +271,11 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 	}, nil
 }
 
-// When a stream counts as accepted, and when its end means that the runtime has none.
+// When a stream counts as accepted, and when its end means that the runtime has no stream.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
-	// Only these Version calls are answered: the first is before the stream, the second beside
-	// it, the third after its end.
+	// Only these Version calls are answered: the first comes before the stream, the second while it
+	// is open, the third after its end.
 	answers := func(which ...int32) func(context.Context) error {
 		var calls atomic.Int32
 		return func(ctx context.Context) error {
@@ -319,7 +319,7 @@ func TestAcceptance(t *testing.T) {
 						case 'n':
 							return nil, nil
 						case '.':
-							synctest.Wait() // the Version call beside is answered, or is stuck
+							synctest.Wait() // the second Version call is answered, or is stuck
 							return nil, io.EOF
 						case 'w', 's':
 							select {
@@ -347,8 +347,8 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// A Version call that is lost does not leave a generator's stream connecting for ever: not
-// that before the stream, nor that beside it.
+// A lost Version call, before the stream or while it is open, does not leave a generator's stream
+// connecting for ever.
 func TestLostVersionCall(t *testing.T) {
 	for lost := int32(2); lost <= 3; lost++ { // the first is the list's
 		synctest.Test(t, func(t *testing.T) {
@@ -380,7 +380,7 @@ func TestLostVersionCall(t *testing.T) {
 	}
 }
 
-// A stream that ends ends the Version call beside it, which may hang.
+// The end of a stream ends its Version call, which may be stuck.
 func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var versions atomic.Int32

@@ -55,7 +55,7 @@ func ExampleConnect() {
 	// app exited 137 OOMKilled
 }
 
-// An agent that has a connection uses that.
+// An agent that already has a connection uses it.
 func ExampleNewRuntime() {
 	server, err := criserver.Start(criserver.WithVersion("cri-o", "1.36.0"))
 	if err != nil {

@@ -6,13 +6,12 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// exitSettleTime is how long after it was first seen exited a container is still asked
-// about. A runtime may learn the reason after the exit: containerd's TaskOOM event may
-// follow its TaskExit event, and the reason is "Error" in between (containerd#12260,
-// containerd#12372).
+// exitSettleTime is how long GetPodStatus still asks for a container's status after it was first
+// seen exited. A runtime may learn the reason after the exit: containerd's TaskOOM event may follow
+// its TaskExit event, and the reason is "Error" in between (containerd#12260, containerd#12372).
 const exitSettleTime = 10 * time.Second
 
-// exit is what is held of a listed container that has exited. Guarded by held.mu.
+// exit is what is held of a container's exit. Guarded by held.mu.
 type exit struct {
 	seen   time.Time    // when a status first showed that it has exited
 	asked  time.Time    // when status was asked for
@@ -31,8 +30,8 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 	return it.exit.status
 }
 
-// forgetExit notes that a list has shown the container not exited: Docker can start it
-// again, and its next exit is another one.
+// forgetExit forgets the exit of a container that is no longer listed as exited. Docker can start
+// the container again, and its next exit is a new one.
 func (h *held) forgetExit(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,8 +46,8 @@ func (h *held) forgetExit(id string) {
 // exited. If inspections run concurrently, the time of the question decides, not the
 // time of the answer.
 //
-// Only containers that the last full list shows are recorded. The list so bounds what
-// is held, even while full lists fail; other containers are asked about each time.
+// Only containers that the last full list shows are recorded. So that list bounds what is held,
+// even while full lists fail. Other containers are asked about each time.
 func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

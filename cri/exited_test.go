@@ -47,9 +47,8 @@ func exitedStatus(id, reason string) *runtimeapi.ContainerStatus {
 	}
 }
 
-// A runtime may learn of an OOM kill after the exit (containerd#12372, containerd#12260:
-// TaskOOM arrives after TaskExit). A later inspection shows it, and the status that is held
-// in the end is the runtime's last.
+// A runtime may learn of an OOM kill after the exit (containerd#12372, containerd#12260: TaskOOM
+// arrives after TaskExit). A later inspection shows it, and the held status is the runtime's last.
 func TestLateOOMKilled(t *testing.T) {
 	n := newExitNode()
 	start := time.Unix(1000, 0)
@@ -71,8 +70,8 @@ func TestLateOOMKilled(t *testing.T) {
 	}
 }
 
-// An exited container is asked about until it was asked about 10 s after it was first seen
-// exited, by the adapter's clock, and then no more.
+// An exited container's status is asked for until 10 s after the container was first seen exited,
+// by the adapter's clock, and then no more.
 func TestStatusOfExitedContainerSettles(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
@@ -109,8 +108,8 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 	}
 }
 
-// Docker can start a container again that has exited. Its second exit is asked about like
-// the first, whether the full list or only a list of its pod has shown it running.
+// Docker can start an exited container again. Its second exit is asked about like the first,
+// whether the full list or only a pod list has shown it running.
 func TestSecondExitOfAContainer(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -169,9 +168,8 @@ func TestSecondExitOfAContainer(t *testing.T) {
 	}
 }
 
-// If two inspections run concurrently, the held status is from the one that asked late
-// enough. If both did, it is from the one that asked last, not from the one that was
-// answered last.
+// If two inspections run concurrently, the held status is from the inspection that asked late
+// enough. If both did, it is from the one that asked last, not from the one that was answered last.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -253,7 +251,7 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	}
 }
 
-// While full lists fail, containers are created, inspected and removed. Nothing is held of
+// While full lists fail, containers are created, inspected and removed. Nothing is held for
 // containers that no full list has shown.
 func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	client := &stub{batch: 1}

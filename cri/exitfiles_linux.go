@@ -16,25 +16,24 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// This file watches CRI-O's exit files. conmon, the process that CRI-O runs beside each
-// container, writes one when the container has exited: its name is the container's ID, and
-// the exit code is in it. conmon writes it under another name and renames it. CRI-O watches
-// the folder too, and removes the file when it has done what is to be done after an exit. The
-// time of the file is at most a tick of the kernel's clock from that of CRI-O's status, which
-// is that of another file of conmon's.
+// This file watches CRI-O's exit files. conmon, the process that CRI-O runs for each container,
+// writes a file when the container has exited. The file's name is the container's ID, and it
+// contains the exit code. conmon writes it under another name and renames it. CRI-O watches the
+// folder too, and removes the file when it has handled the exit. CRI-O's status has the time of
+// another file of conmon's. The two times differ by at most a tick of the kernel's clock.
 //
 // For containers in virtual machines, there is no conmon. CRI-O itself writes the file, with the
 // word Exited instead of a code, before its status has the code.
 
-// exitFileEvents are the kernel's events that are watched for: a file has its name, or is
-// written where it is, and the folder goes.
+// exitFileEvents are the inotify events that are watched for: a file was renamed into the folder or
+// written in place, or the folder is gone.
 const exitFileEvents = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_ONLYDIR
 
-// maxExitFileBytes is how large an exit file may be. It has a number of some digits.
+// maxExitFileBytes is the size limit of an exit file, which has a number of a few digits.
 const maxExitFileBytes = 32
 
-// watchExitFiles tells exits by the files that appear in the folder of the options.
+// watchExitFiles reports exits from the files that appear in the exits directory.
 func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	dir := r.opts.exitsDir
 	watch, err := openExitsDir(dir)
@@ -48,7 +47,7 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(interrupted)
-		_ = watch.SetReadDeadline(time.Unix(1, 0)) // it has passed
+		_ = watch.SetReadDeadline(time.Unix(1, 0)) // in the past, so that Read returns
 	})
 	defer func() {
 		if !stop() {
@@ -77,7 +76,7 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	}
 }
 
-// openExitsDir returns a file that tells what happens in the folder.
+// openExitsDir returns a file from which the folder's events are read.
 func openExitsDir(dir string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -90,8 +89,8 @@ func openExitsDir(dir string) (*os.File, error) {
 	return watch, nil
 }
 
-// newFile returns the file that an event of the folder is about; empty if it is temporary. Its error
-// says why no more can be told.
+// newFile returns the name of the file that an event is about; empty if it is a temporary file or a
+// directory. Its error says why no further exit can be reported.
 func newFile(e fileEvent) (name string, err error) {
 	switch {
 	case e.mask&unix.IN_Q_OVERFLOW != 0:
@@ -111,17 +110,18 @@ func maxOpenFiles() int {
 	return int(min(files.Cur, 1<<20)) //nolint:gosec // small
 }
 
-// errDropped is the error of a watch that the kernel held too few events for.
+// errDropped is the error of a watch if the kernel's queue of events was full.
 var errDropped = errors.New("the kernel dropped events")
 
-// withoutCode is the content of the exit files of containers in virtual machines, and noCode what is read from it.
+// withoutCode is the content of the exit file of a container in a virtual machine; noCode is what
+// readExitFile returns for it.
 const (
 	withoutCode = "Exited"
 	noCode      = -1
 )
 
-// tellExitFile tells the exit that a file is about. If the file is gone again, CRI-O shows
-// the exit already. If it has no code, it is a hint to list the pod.
+// tellExitFile reports the exit that a file is about. If the file is already gone, CRI-O shows the
+// exit. A file without a code is a hint to list the pod.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {
@@ -134,8 +134,8 @@ func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe fu
 	}
 }
 
-// readExitFile returns the exit code in a file, and when it was written. The error wraps fs.ErrNotExist
-// if there is no file. The code is noCode if there is none in it.
+// readExitFile returns the exit code in a file, and when it was written. The error wraps
+// fs.ErrNotExist if there is no file. The code is noCode if the file has none.
 func readExitFile(path string) (code int, written time.Time, err error) {
 	content, written, err := readSmallFile(path, maxExitFileBytes)
 	if err != nil {

@@ -56,13 +56,13 @@ func TestExitFiles(t *testing.T) {
 	if want := (pleg.ContainerExit{ContainerID: app, ExitCode: 3, FinishedAt: info.ModTime()}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// conmon is a process of its own.
+	// conmon still runs without CRI-O.
 	s.Down()
 	must(t, s.ExitContainer(other, 137, ""))
 	if got := w.next(t); got.ContainerID != other || got.ExitCode != 137 {
 		t.Errorf("%+v", got)
 	}
-	// Written where it is, not renamed, and with a newline.
+	// Written in place, not renamed, and with a newline.
 	writeExit(t, filepath.Join(dir, "in-place"), "255\n")
 	if got := w.next(t); got.ContainerID != "in-place" || got.ExitCode != 255 {
 		t.Errorf("%+v", got)
@@ -76,7 +76,7 @@ func TestExitFiles(t *testing.T) {
 	}
 }
 
-// What is no exit file is counted, if it is not temporary, and holds nothing up.
+// A bad file is counted unless it is temporary, and delays no exit.
 func TestBadExitFiles(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	elsewhere := filepath.Join(t.TempDir(), "file")
@@ -90,7 +90,7 @@ func TestBadExitFiles(t *testing.T) {
 		func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("0", 100)), 0o600) },
 		func(path string) error { return os.Symlink(elsewhere, path) },
 		func(path string) error { return unix.Mkfifo(path, 0o600) },
-		func(path string) error { // somebody has it open for writing
+		func(path string) error { // another process has it open for writing
 			must(t, unix.Mkfifo(path, 0o600))
 			fifo, err := os.OpenFile(path, os.O_RDWR, 0)
 			t.Cleanup(func() { _ = fifo.Close() })
@@ -130,8 +130,8 @@ func TestExitFileOfVirtualMachine(t *testing.T) {
 	}
 }
 
-// A watch of a folder that goes, or that is not there, ends, and not as one of a runtime without
-// exits.
+// If the folder is missing or removed, the watch ends, but its error does not say that the runtime
+// has no exits.
 func TestExitFilesWithoutFolder(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	for name, vanish := range map[string]func() error{
@@ -151,7 +151,7 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 		}
 		must(t, os.Mkdir(dir, 0o700))
 	}
-	// It is there again.
+	// The folder is there again.
 	w := watchExits(t, r)
 	<-w.connected
 	writeExit(t, filepath.Join(dir, "c"), "0")
@@ -160,8 +160,8 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 	}
 }
 
-// More exits than the kernel holds for who does not read end the watch, so that the lists are
-// asked what was missed.
+// If more exits come than the kernel's queue holds, the watch ends, so that lists find the missed
+// exits.
 func TestExitFilesOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -176,7 +176,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	<-connected
 	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	writeExit(t, from, "0")
-	for range held + 1000 { // equal events that follow each other are one
+	for range held + 1000 { // equal events in a row become one
 		must(t, os.Rename(from, to))
 		from, to = to, from
 	}
@@ -187,7 +187,7 @@ func TestExitFilesOverflow(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 	}
 	// Half of the files are gone when they are read.
 	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {

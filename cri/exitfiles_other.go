@@ -14,5 +14,5 @@ func (r *Runtime) watchExitFiles(context.Context, func(), func(pleg.ContainerExi
 	return fmt.Errorf("cri: exit files can be watched on Linux only: %w", pleg.ErrEventsUnsupported)
 }
 
-// maxOpenFiles returns how many files this process may have open: enough, as runtimes run on Linux.
+// maxOpenFiles returns a number that is never reached: runtimes run on Linux.
 func maxOpenFiles() int { return 1 << 10 }

@@ -27,7 +27,7 @@ var (
 	errNoConnection = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 )
 
-// witness is a source of exits, and, by witnessNames, a value of the label witness.
+// witness is a source of exits. witnessNames has its value of the label witness.
 type witness int
 
 const (
@@ -39,29 +39,29 @@ const (
 
 var witnessNames = [witnesses]string{taskEvents: "events", exitFiles: "exit_files", shims: "shim"}
 
-// exitRetry has the delays before the runtime's own stream of exits is opened again while the shims are asked.
-// If a full list fails and the next succeeds, the delay ends.
+// exitRetry has the delays before the runtime's own stream of exits is opened again while the shims
+// are asked. A delay ends early when a full list succeeds after a failed one.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
-// exitRetryUnsupported is the delay if the runtime has no such stream: it may be replaced by another.
+// exitRetryUnsupported is the delay if the runtime has no such stream: another runtime may replace
+// it.
 const exitRetryUnsupported = 5 * time.Minute
 
 // WatchContainerExits reports exits from every available witness: containerd's stream of events or
 // CRI-O's exit files and, while containerd is away, its shims. See the package documentation. The
-// first witness reports an exit, before the runtime's lists, statuses and container events show it;
-// the others do not repeat it. A sandbox's exit is that of its first process. PodUID is empty. Exits
-// of containers that belong to no pod are reported too, but not those of commands in a container.
-// observe must not block.
+// first witness to see an exit reports it, before the runtime's lists, statuses and container
+// events show it. The others do not repeat it. A sandbox's exit is the exit of its first process.
+// PodUID is empty. Exits of containers that belong to no pod are reported too, but not exits of
+// commands in a container. observe must not block.
 //
-// containerd's stream is accepted as that of WatchContainerEvents is. CRI-O's folder is watched
-// when connected is called, and its earlier files are not reported. If containerd is away,
-// connected is called when the shims are asked, and exits from before that are reported. If the
-// runtime's own witness fails, WatchContainerExits opens it again as long as it finds the bundles of
-// containerd's shims; else it returns.
+// containerd's stream is accepted like the stream of WatchContainerEvents. CRI-O's folder is
+// watched when connected is called, and its earlier files are not reported. If containerd is away,
+// connected is called when the shims are asked, and earlier exits are reported too. If the
+// runtime's own witness fails, WatchContainerExits opens it again while it finds the bundles of
+// containerd's shims; without them, it returns.
 //
-// The error wraps pleg.ErrEventsUnsupported if there is no witness. That is so with
-// WithoutExitEvents, for a Runtime of NewRuntime without WithExitsDir, and if the runtime has
-// neither a stream nor shims.
+// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents, for a
+// Runtime of NewRuntime without WithExitsDir, and if the runtime has neither a stream nor shims.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents
@@ -84,12 +84,12 @@ type exitWatch struct {
 
 	mu        sync.Mutex
 	connected func()             // nil once it was called; guarded by mu
-	waiting   []func()           // reports from before that; guarded by mu
-	reported  map[string]witness // who reported the exit of a container; guarded by mu
+	waiting   []func()           // reports from before connected was called; guarded by mu
+	reported  map[string]witness // the witness that reported a container's exit; guarded by mu
 }
 
-// maxReported bounds the memory of what was reported. Beyond it, an exit may be reported twice, which does
-// no harm.
+// maxReported bounds how many reported exits are remembered. Beyond it, an exit may be reported
+// twice, which does no harm.
 const maxReported = 10_000
 
 // run watches the runtime's own witness again and again, as long as there are shims.
@@ -186,7 +186,7 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 	return err
 }
 
-// exitWatches are the WatchContainerExits of a Runtime.
+// exitWatches has the running WatchContainerExits calls of a Runtime.
 type exitWatches struct {
 	// recovered has a token when a full list has succeeded after one that failed.
 	recovered chan struct{}
@@ -194,17 +194,17 @@ type exitWatches struct {
 
 	mu        sync.Mutex
 	watches   map[*shimWatch]bool     // guarded by mu, as all below
-	states    [witnesses]witnessState // but that of the shims
+	states    [witnesses]witnessState // of every witness but the shims
 	list      time.Time               // when the full list in flight began; zero if there is none
-	succeeded time.Time               // when the full list that succeeded last began
-	slow      *time.Timer             // tells the watches of a full list that takes long; nil before the first
+	succeeded time.Time               // when the last successful full list began
+	slow      *time.Timer             // notifies the watches of a full list that takes long; nil before the first list
 }
 
 // witnessState says whether a witness is at work, and why not if that is known.
 type witnessState struct {
 	active bool
 	why    error
-	asked  int // the containers whose exits the shims are asked for
+	asked  int // how many containers the shims are asked for
 }
 
 func (e *exitWatches) note(by witness, active bool, why error) {
@@ -235,7 +235,7 @@ func (e *exitWatches) remove(s *shimWatch) {
 	delete(e.watches, s)
 }
 
-// listing notes that a full list begins, and returns when. There is one at a time.
+// listing notes that a full list begins, and returns the time. Full lists run one at a time.
 func (e *exitWatches) listing() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -268,8 +268,8 @@ func (e *exitWatches) listed(begun time.Time, err error) {
 	}
 }
 
-// lists returns when the full list in flight has begun, zero if there is none, and when the last began that
-// has succeeded.
+// lists returns when the full list in flight began, zero if there is none, and when the last
+// successful full list began.
 func (e *exitWatches) lists() (begun, succeeded time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -298,7 +298,8 @@ func (e *exitWatches) state(by witness) witnessState {
 	return state
 }
 
-// describe says which witnesses are at work, and which are not, wholly or in part, and why.
+// describe says which witnesses are active, and why others are not active, or not for all
+// containers.
 func (e *exitWatches) describe() string {
 	var active, refused []string
 	for by := range witnesses {

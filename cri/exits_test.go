@@ -52,7 +52,7 @@ func (w *exitWatcher) ended(t *testing.T) error {
 	case err := <-w.done:
 		return err
 	case <-time.After(20 * time.Second):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch did not end")
 		return nil
 	}
 }
@@ -66,7 +66,7 @@ func (w *exitWatcher) next(t *testing.T) pleg.ContainerExit {
 	case err := <-w.done:
 		t.Fatal("the watch has ended:", err)
 	case <-time.After(20 * time.Second):
-		t.Fatal("no exit is told")
+		t.Fatal("no exit is reported")
 	}
 	return pleg.ContainerExit{}
 }
@@ -97,7 +97,7 @@ func TestWatchContainerExits(t *testing.T) {
 	if want := (pleg.ContainerExit{ContainerID: app, ExitCode: 3, FinishedAt: shown.FinishedAt}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// A command has ended in the container, and the container runs on.
+	// A command has ended in the container, which is still running.
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: proxy, ID: "probe", ExitCode: 1})
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "not a pod's", ExitCode: 9})
 	if got := w.next(t); got.ContainerID != "not a pod's" || got.ExitCode != 9 {
@@ -122,14 +122,14 @@ func TestWatchContainerExits(t *testing.T) {
 	}
 }
 
-// Callers that turn exit events off, or have a runtime without, get an error that says so, and
-// few calls are made for it.
+// If exit events are off, or the runtime has none, the caller gets an error that says so, after few
+// calls.
 func TestExitEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		model []criserver.Option
 		opts  []cri.Option
-		// versions and streams are how many calls are made.
+		// versions and streams are the numbers of calls.
 		versions, streams int
 	}{
 		{"with the option", nil, []cri.Option{cri.WithoutExitEvents()}, 0, 0},
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Subscribe"); got != test.streams {
 				t.Errorf("%d streams were opened", got)
 			}
-			// The stream may be refused before the Version call beside it is made.
+			// The stream may be refused before its Version call is made.
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
@@ -164,14 +164,14 @@ func TestExitEventsUnsupported(t *testing.T) {
 			}
 		})
 	}
-	// A client of the caller's, of whose connection the adapter does not know.
+	// The caller's own client, whose connection the adapter does not know.
 	err := watchExits(t, newRuntime(&stub{})).ended(t)
 	if !errors.Is(err, pleg.ErrEventsUnsupported) {
 		t.Error(err)
 	}
 }
 
-// A stream of exits that breaks does not mean that the runtime has none.
+// A stream of exits that breaks does not mean that the runtime has no stream.
 func TestExitStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -238,8 +238,8 @@ func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	}
 }
 
-// An exit that comes before the answer to the Version call beside its stream says that the
-// stream is accepted, as that answer does.
+// An exit that comes before the answer to the stream's Version call shows that the stream is
+// accepted, as the answer does.
 func TestExitBeforeTheAnswer(t *testing.T) {
 	s := startWireServer(t, false)
 	s.answers = make(chan struct{}, 1)
@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// What is read of an event of containerd's, and what is not.
+// Which events of containerd are read as exits, and how.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)
@@ -295,7 +295,7 @@ func TestTaskExits(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event string
-		want  pleg.ContainerExit // the zero value for none
+		want  pleg.ContainerExit // the zero value for no exit
 		bad   string
 	}{
 		{"exit", valid, exited, ""},
@@ -342,7 +342,7 @@ func TestTaskExits(t *testing.T) {
 			}
 		})
 	}
-	// No beginning of an event is another exit.
+	// A truncated event is never another exit.
 	t.Run("cut off", func(t *testing.T) {
 		s := startWireServer(t, false)
 		r := dialRuntime(t, s.endpoint(), quiet)
@@ -352,7 +352,7 @@ func TestTaskExits(t *testing.T) {
 			s.events <- valid[:i]
 			select {
 			case s.events <- "\xff":
-			case err := <-w.done: // it was no message
+			case err := <-w.done: // it was malformed
 				w.done <- err
 			}
 			if err := w.ended(t); status.Code(err) != codes.Internal {
@@ -361,13 +361,13 @@ func TestTaskExits(t *testing.T) {
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
-			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else it takes the next event
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else the old subscriber takes the next event
 		}
 	})
 }
 
-// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its exit
-// is not the container's: the bundle has the PID of that.
+// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its
+// exit is not the container's: the bundle has the container's PID.
 func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
@@ -381,7 +381,7 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	must(t, os.MkdirAll(bundle, 0o700))
 	must(t, os.WriteFile(filepath.Join(bundle, "init.pid"), []byte("4711"), 0o600))
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: app, PID: 4713, ExitCode: 1})
-	for code, id := range []string{app, bare} { // the bundle of one is gone
+	for code, id := range []string{app, bare} { // the bundle of one of them is gone
 		must(t, s.ExitContainer(id, code+2, ""))
 		if got := w.next(t); got.ContainerID != id || got.ExitCode != code+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)
@@ -389,5 +389,5 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	}
 }
 
-// bundlesDir is where containerd's state directory has the bundles of CRI's containers.
+// bundlesDir has the bundles of CRI's containers, below containerd's state directory.
 const bundlesDir = "io.containerd.runtime.v2.task/k8s.io"

@@ -23,7 +23,7 @@ func Held(r *Runtime) (items, pods, statuses int) {
 	return items, len(r.held.pods), statuses
 }
 
-// Started returns how many sandboxes a Runtime knows to have been started.
+// Started returns how many started sandboxes a Runtime remembers.
 func Started(r *Runtime) int {
 	r.held.mu.Lock()
 	defer r.held.mu.Unlock()

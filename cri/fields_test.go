@@ -37,8 +37,8 @@ func TestListedContainer(t *testing.T) {
 	if diff := cmp.Diff(want, listed()); diff != "" {
 		t.Error(diff)
 	}
-	// Without the label the name is that of the metadata. A runtime older than the field
-	// ImageId returns the image's ID as its reference.
+	// Without the label the name comes from the metadata. A runtime older than the field ImageId
+	// returns the image's ID as its reference.
 	delete(c.Labels, "io.kubernetes.container.name")
 	c.ImageId = ""
 	want.Name, want.ImageID = "name-c", c.ImageRef
@@ -68,15 +68,14 @@ func TestListedSandbox(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// The labels of a container are not those of its pod.
+	// A container's labels are not its pod's.
 	bare := getPods(t, newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}}))[0]
 	if bare.Labels != nil || bare.Annotations != nil || bare.Containers[0].Labels == nil {
 		t.Errorf("a pod without sandboxes has labels: %+v", bare)
 	}
 }
 
-// If a held item changes, the listing and the count of bad data are the same as for a first
-// list of the node.
+// If a held item changes, the listing and the count of bad data are as in a first list of the node.
 func TestEveryChangeOfAnItemShows(t *testing.T) {
 	type (
 		sandbox   = runtimeapi.PodSandbox
@@ -107,7 +106,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	} {
 		for _, chunk := range []int{0, 16} {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.name, chunk), func(t *testing.T) {
-				// The container's name is from a label, so its metadata does not show.
+				// The name comes from a label, so the container's metadata does not show.
 				s, c := sandboxOf("b", 1, 10), containerOf("c", 10)
 				c.Labels["io.kubernetes.container.name"] = "app"
 				s.Labels["app"], c.Labels["app"] = "web", "web"
@@ -138,8 +137,8 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	}
 }
 
-// Every field of a listed item may change, whatever the API says, and GetPods and GetPod
-// return what a Runtime that has listed nothing before returns.
+// Every field of a listed item may change, whatever the API says. GetPods and GetPod then return
+// the same as a new Runtime.
 func TestEveryFieldMayChange(t *testing.T) {
 	before := &stub{
 		sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("s", 1, 10)},
@@ -180,8 +179,8 @@ func TestEveryFieldMayChange(t *testing.T) {
 	}
 }
 
-// eachChange calls f with copies of a message, in each of which one field is another, also
-// of the messages in it.
+// eachChange calls f with copies of a message. In each copy one field has another value, also
+// fields of nested messages.
 func eachChange[M crimessage.Message](m M, f func(what string, changed M)) {
 	var walk func(of protoreflect.Message, name string, in func(M) protoreflect.Message)
 	walk = func(of protoreflect.Message, name string, in func(M) protoreflect.Message) {
@@ -235,7 +234,7 @@ func another(v protoreflect.Value) protoreflect.Value {
 	}
 }
 
-// A change of only the pod's name shows in GetPod.
+// If only the pod's name changes, GetPod shows it.
 func TestGetPodOfRenamedPod(t *testing.T) {
 	for _, label := range []string{"io.kubernetes.pod.name", "io.kubernetes.pod.namespace"} {
 		node := &stub{containers: []*runtimeapi.Container{containerOf("c", 1)}}

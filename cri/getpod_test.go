@@ -65,8 +65,8 @@ func TestGetPodsAsksForSandboxesFirst(t *testing.T) {
 	}
 }
 
-// If one of the two calls of GetPod fails, the other is cancelled, and the error is that of
-// the first failure.
+// If one of the two calls of GetPod fails, the other is cancelled, and GetPod returns the first
+// failure.
 func TestGetPodWhenAListFails(t *testing.T) {
 	failure := func(method string) error { return status.Error(codes.Internal, method+" is broken") }
 	for _, test := range []struct {
@@ -117,7 +117,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	}
 }
 
-// If both calls of GetPod hang, the context ends them.
+// If both calls of GetPod are stuck, the end of the context ends them.
 func TestGetPodIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := node()

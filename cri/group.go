@@ -13,9 +13,9 @@ import (
 // errGoroutineEnded is the error of a call whose client ended the goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller, and always calls done.
-// done gets the error of f, cut if it is long, or an error that says that f panicked or ended
-// the goroutine.
+// attempt runs f, which calls code of the client or of the caller, and always calls done. done gets
+// the error of f, cut if it is long. If f panicked or ended the goroutine, done gets an error that
+// says so.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
 	defer func() {
@@ -44,7 +44,7 @@ func panicText(value any) (text string) {
 	return cutText(fmt.Sprint(value))
 }
 
-// guarded runs f and returns its error. If f panics, that is the error.
+// guarded runs f and returns its error. A panic of f is returned as an error.
 func guarded(f func() error) (err error) {
 	attempt(f, func(failure error) { err = failure })
 	return err

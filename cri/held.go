@@ -14,12 +14,11 @@ import (
 
 // This file holds the last complete list; pass.go compares the next list with it.
 //
-// An item of an answer is skipped, that is, not decoded, if an item with the same ID is
-// held and all its fields are the same (see wire.Trace). The held item
-// is then what decoding would give. Every other item is decoded as a whole. If nothing
-// changed and nothing is missing, the listing is the one before: the same slice of the
-// same pods. Otherwise the pods of the changed items are rebuilt, and the others are
-// returned again.
+// An item of an answer is skipped, that is, not decoded, if all its fields are the same as in the
+// held item with its ID (see wire.Trace). The held item is then what decoding would give. Every
+// other item is decoded as a whole. If nothing changed and nothing is missing, the previous listing
+// is returned: the same slice of the same pods. Otherwise the pods of the changed items are
+// rebuilt, and the others are returned again.
 //
 // What is held changes only in commit, when both lists are complete. A list that breaks
 // off therefore changes nothing.
@@ -33,7 +32,8 @@ const (
 	kinds
 )
 
-// mapFields are the fields of a PodSandbox and of a Container that are maps: labels and annotations.
+// mapFields has the numbers of the map fields of a PodSandbox and of a Container: labels and
+// annotations.
 var mapFields = [kinds]wire.Maps{sandboxes: {5, 6}, containers: {8, 9}}
 
 // decode decodes a whole item, and returns how many labels and annotations it has.
@@ -51,8 +51,8 @@ func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error)
 // item is a held container or sandbox. What it shows does not change; a container that
 // changes gets a new item.
 type item struct {
-	// Owned by the pass. A pass reads nothing else of an item that did not change, so
-	// these fields come first and together: fetching them is most of its cost.
+	// Owned by the pass. Of an unchanged item, a pass reads nothing else. These fields come first
+	// and together, because fetching them is most of the cost of a pass.
 	seen  uint64 // the pass that listed the item last
 	kind  kind
 	trace wire.Trace
@@ -73,10 +73,10 @@ type heldPod struct {
 // held is what the last complete list showed. Only one pass may run at a time, and it
 // alone may call the methods that do not lock.
 type held struct {
-	// mu guards the fields below for readers of statuses and pods beside a pass. Only
-	// the pass writes them, in commit, so it reads them without the lock.
+	// mu guards the fields below for inspections and pod lists that run during a pass. Only the
+	// pass writes them, except started, so it reads the others without the lock.
 	mu     sync.Mutex
-	number uint64 // of the pass that began last
+	number uint64 // of the last pass
 
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
@@ -85,9 +85,9 @@ type held struct {
 	// runtimeName is the runtime's name that the items were decoded with.
 	runtimeName string
 
-	// started has the sandboxes of cri-dockerd that have been started. The value is 0 if a full list
-	// has shown the sandbox, else the number of the pass that shows it if it still exists. The map is
-	// nil except in Runtime.held. Guarded by mu.
+	// started has the sandboxes that cri-dockerd has started. The value is 0 once a full list has
+	// shown the sandbox; until then, it is the number of the next pass, which shows the sandbox if
+	// it still exists. The map is nil except in Runtime.held. Guarded by mu.
 	started map[string]uint64
 
 	tally   badTally          // of the held items
@@ -141,8 +141,8 @@ func (h *held) insertLocked(it *item) *heldPod {
 	return pod
 }
 
-// removeLocked removes an item. Its pod, which it returns, has it until it is rebuilt: to look for each
-// item of a pod that goes as a whole would take the square of their number.
+// removeLocked removes an item and returns its pod. The pod keeps the item until rebuildLocked: to
+// search the pod for each of its items would take quadratic time.
 func (h *held) removeLocked(it *item) *heldPod {
 	delete(h.items[it.kind], it.container.ID.ID)
 	h.tally.add(it.bad, -1)
@@ -165,7 +165,7 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 			delete(h.pods, pod.uid)
 			continue
 		}
-		// A change of an item does not always show in its pod.
+		// A changed item does not always change its pod.
 		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
 		if h.started != nil {
 			h.showUnstartedLocked(rebuilt, 0)
@@ -174,7 +174,7 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 			pod.pod = rebuilt
 		}
 	}
-	// The listing before was returned to the caller and must not be modified.
+	// The previous listing was returned to the caller and must not be modified.
 	h.listing = make([]*pleg.Pod, 0, len(h.pods))
 	for _, pod := range h.pods {
 		h.listing = append(h.listing, pod.pod)
@@ -182,7 +182,7 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// reuse returns the held pod if it is equal to pod, a list of one pod, else pod.
+// reuse returns the held pod if it equals the pod of a pod list, else the pod of the list.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A containerd whose CRI has no stream that can be used has its own. Its events name a pod only if a list
-// has shown the container.
+// If CRI's stream of a containerd is not usable, containerd's own is read. Its events name a pod
+// only if a list has shown the container.
 func TestHintsOfContainerd1(t *testing.T) {
 	for _, version := range []string{"v1.6.36", "v1.7.35"} {
 		t.Run(version, func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestHintsOfContainerd1(t *testing.T) {
 	}
 }
 
-// Containers that live 20 ms and are removed after 200 are reported by a generator on a containerd 1.6 or 1.7,
-// whose lists come every second without hints.
+// On containerd 1.6 and 1.7, a generator reports containers that live 20 ms and are removed after
+// 200 ms. Without hints, its lists come every second.
 func TestShortLivesOnContainerd1(t *testing.T) {
 	const lives = 40
 	for name, model := range map[string]criserver.Model{
@@ -94,8 +94,8 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 	}
 }
 
-// While the node has more containers than a list may be long, starts are seen on containerd 1.6 and 1.7 too, in pods
-// that are known and in new ones. A status that is stuck holds up no other.
+// Lists fail if the node has too many containers. On containerd 1.6 and 1.7, starts are still seen
+// then, in known pods and in new ones. A stuck status does not delay the others.
 func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 	for name, model := range map[string]criserver.Model{
 		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,
@@ -148,7 +148,7 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 					t.Errorf("its exit code is %d", code)
 				}
 				must(t, s.RemoveContainer(inNew))
-				runContainer(t, s, newPod, "next") // its start has the pod listed
+				runContainer(t, s, newPod, "next") // its start causes a list of the pod
 				time.Sleep(300 * time.Millisecond)
 				removed := false
 				for len(events) > 0 {

@@ -16,22 +16,22 @@ import (
 // status has no such information. cri-dockerd never reports any.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 
-// Info is a runtime's knowledge about a container or a sandbox beyond the fields of CRI. Fields that
-// the runtime does not report are empty.
+// Info is what a runtime reports about a container or a sandbox beyond the fields of CRI. Fields
+// that the runtime does not report are empty.
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string
 	// SandboxID is the sandbox that the container is in. For a sandbox it is ID.
 	SandboxID string
-	// PID is the PID of the first process in the runtime's PID namespace; 0 if no process is
-	// running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own, or
-	// drop_infra_ctr is off.
+	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
+	// is running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own,
+	// or drop_infra_ctr is off.
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
 	// container may be in cgroups below it. The path is computed from the specification and may not
-	// exist on the host: with kata, and if the kubelet has the systemd driver and containerd has not.
-	// /proc/PID/cgroup has the real one.
+	// exist on the host: with kata, or if the kubelet uses the systemd driver and containerd does
+	// not. /proc/PID/cgroup has the real one.
 	CgroupPath string
 	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network",
 	// "pid", "mount", "ipc", "uts", "cgroup", "user", "time". A path comes from the specification,
@@ -46,7 +46,7 @@ type Info struct {
 	Snapshotter string
 	// Env is the environment of the first process, as NAME=value. It often contains secrets.
 	Env []string
-	// Privileged is true if the container is privileged, or containerd's sandbox is.
+	// Privileged is true for a privileged container, and for a privileged sandbox of containerd.
 	Privileged bool
 	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
 	// github.com/opencontainers/runtime-spec/specs-go.
@@ -61,9 +61,9 @@ type Info struct {
 // take a unique prefix. ctx should have a deadline, because a runtime may never answer for a stuck
 // container.
 //
-// Each runtime has its own form of answer. ContainerInfo knows those of containerd and CRI-O; with
-// another runtime, fields may be empty. If the runtime reports nothing, the error wraps ErrNoInfo.
-// If the container does not exist, the error has the code NotFound.
+// Each runtime has its own form of answer. ContainerInfo knows the forms of containerd and CRI-O;
+// with another runtime, fields may be empty. If the runtime reports nothing, the error wraps
+// ErrNoInfo. If the container does not exist, the error has the code NotFound.
 func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {
@@ -94,7 +94,7 @@ func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
 	})
 }
 
-// fetchStateDir returns containerd's directory of its CRI's state.
+// fetchStateDir asks containerd for the state directory of its CRI plugin.
 func (r *Runtime) fetchStateDir(ctx context.Context) (string, error) {
 	resp, err := r.client.status(ctx, &runtimeapi.StatusRequest{Verbose: true}, infoOptions()...)
 	if err != nil {
@@ -125,7 +125,7 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 	if raw == "" {
 		return nil, ErrNoInfo
 	}
-	// The fields that containerd and CRI-O have in common, then those of one of them.
+	// The fields that containerd and CRI-O share, then the fields of each.
 	var of struct {
 		PID         int             `json:"pid"`
 		SandboxID   string          `json:"sandboxID"`
@@ -223,7 +223,7 @@ func cgroupPath(spec string) string {
 	return path.String() + "/" + name + ".scope"
 }
 
-// withoutType returns the runtime's ID of a container, of either form.
+// withoutType returns an ID without a prefix such as "containerd://".
 func withoutType(id string) string {
 	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
 		return bare

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// infoNode is a runtime whose verbose statuses have that info.
+// infoNode is a runtime whose verbose statuses have the given info.
 func infoNode(info string) *cri.Runtime {
 	verbose := map[string]string{"info": info}
 	if info == "" {
@@ -66,7 +66,7 @@ func TestContainerInfo(t *testing.T) {
 	}
 }
 
-// A sandbox of CRI-O without a process has only what its specification names.
+// Without a process, all information about a sandbox of CRI-O comes from its specification.
 func TestSandboxInfo(t *testing.T) {
 	info := `{"runtimeSpec":` + crioSpec + `}`
 	got, err := infoNode(info).SandboxInfo(t.Context(), "s2")
@@ -100,7 +100,7 @@ func TestCgroupPathOfInfo(t *testing.T) {
 	}
 }
 
-// A runtime that has no info, or none that can be read, is an error that names the container.
+// If a runtime has no info, or it cannot be read, the error names the container.
 func TestInfoThatIsMissing(t *testing.T) {
 	for info, want := range map[string]string{
 		"":                         "no info",
@@ -119,7 +119,7 @@ func TestInfoThatIsMissing(t *testing.T) {
 			}
 		}
 	}
-	// The fields that are not there are empty.
+	// Missing fields are empty.
 	got, err := infoNode("{}").ContainerInfo(t.Context(), "c1")
 	if err != nil || got.PID != 0 || got.Spec != nil || string(got.Raw) != "{}" {
 		t.Errorf("%+v, %v", got, err)

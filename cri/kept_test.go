@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A status has the container's own labels, annotations, sandbox and log. Maps that are equal to those of the
-// list are the list's.
+// A status has the container's own labels, annotations, sandbox and log. Its maps are the list's
+// maps if they are equal.
 func TestFieldsOfAStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid", Namespace: "shop", Name: "web"})
@@ -48,8 +48,8 @@ func TestFieldsOfAStatus(t *testing.T) {
 	want("with other labels than the list", false)
 }
 
-// With WithAnnotations, only what is chosen is held: in pods, containers and statuses. What the library
-// itself reads of the others is still there.
+// With WithAnnotations, only the chosen annotations are held: in pods, containers and statuses. The
+// fields that the library reads from the others are still set.
 func TestWithAnnotations(t *testing.T) {
 	s, all := serverAndRuntime(t)
 	none := connect(t, s, cri.WithAnnotations())
@@ -90,7 +90,7 @@ func TestWithAnnotations(t *testing.T) {
 		}
 	}
 
-	// A pod is the same as before, and is not decoded again, whatever has been dropped of it.
+	// A pod whose annotations were dropped is recognised in the next list, and not decoded again.
 	before := getPods(t, none)
 	decoded := func() float64 { return metric(t, none, "pleg_cri_listed_items_total", "decoded") }
 	was := decoded()
@@ -109,7 +109,7 @@ func TestWithAnnotations(t *testing.T) {
 	}
 }
 
-// What is dropped is not held, neither of lists nor of statuses.
+// Dropped annotations are not held, neither from lists nor from statuses.
 func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 	const pods = 40 // with 256 KiB each: 10 MiB
 	s, _ := serverAndRuntime(t)
@@ -136,8 +136,8 @@ func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 	}
 }
 
-// byMetadata is a node with pods that the kubelet has not made: s1 with container c1, and s2, which comes
-// later. Pod "labelled" is the kubelet's.
+// byMetadata is a node with pods that the kubelet has not made: s1 with container c1, and s2, which
+// comes later. The kubelet made the pod "labelled".
 func byMetadata() *stub {
 	own := sandbox("s0", "labelled")
 	own.Metadata = &runtimeapi.PodSandboxMetadata{Uid: "otherwise"}
@@ -193,7 +193,7 @@ func TestWithPodsByMetadata(t *testing.T) {
 				t.Errorf("the label does not come first: %v", err)
 			}
 
-			// A container that is listed before its sandbox is.
+			// A container is listed before its sandbox.
 			node.containers = append(node.containers, bare("c2", "s2"))
 			want("a container without its sandbox", "m1 shop/web 1 1")
 			node.sandboxes = append(node.sandboxes, &runtimeapi.PodSandbox{Id: "s2",
@@ -201,7 +201,7 @@ func TestWithPodsByMetadata(t *testing.T) {
 			want("then with it", "m1 shop/web 1 1", "m2 shop/db 1 1")
 			node.containers[1].State = runtimeapi.ContainerState_CONTAINER_EXITED
 			want("a container that changes", "m1 shop/web 1 1", "m2 shop/db 1 1")
-			// More than are held of items that belong to no pod.
+			// More containers than are held without a pod.
 			for i := range 200 {
 				node.containers = append(node.containers, bare(fmt.Sprint("more", i), "s2"))
 			}

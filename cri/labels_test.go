@@ -19,8 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// What the runtime was given of a pod comes out of its lists; the maps are shared, not
-// copied.
+// GetPods returns the labels that the runtime was given for a pod; the maps are shared, not copied.
 func TestLabelsOfAPod(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	config := criserver.PodConfig{UID: "uid", Name: "web", Namespace: "shop", RuntimeHandler: "kata",
@@ -92,9 +91,9 @@ func TestLabelsAreRefreshed(t *testing.T) {
 	}
 }
 
-// A million labels are passed on. An item that has them is recognised, in any order of them,
-// in time that is proportional to them: looking for each among all would take this test a
-// quarter of an hour. A change of one is seen.
+// A million labels are passed on. An item with them is recognised, whatever their order, in linear
+// time: looking for each among all would take this test a quarter of an hour. A change of one is
+// seen.
 func TestMillionLabels(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("makes a million labels, in one goroutine")
@@ -120,7 +119,7 @@ func TestMillionLabels(t *testing.T) {
 	slices.Reverse(entries)
 	encode()
 	if again := getPods(t, r); &again[0] != &first[0] {
-		t.Error("nothing changed, but the listing")
+		t.Error("the listing changed, but nothing else")
 	}
 	if got := metric(t, r, "pleg_cri_listed_items_total", "decoded"); got != 2 {
 		t.Errorf("%v items were decoded", got)
@@ -134,8 +133,8 @@ func TestMillionLabels(t *testing.T) {
 	}
 }
 
-// Labels that do not fit into a message fail full lists, which changes nothing; other pods
-// can still be listed by themselves.
+// If labels do not fit into a message, full lists fail and change nothing; GetPod can still list
+// other pods.
 func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
@@ -159,8 +158,8 @@ func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	}
 }
 
-// Labels and annotations may hold anything. No log, metric, report or error shows them; only
-// the kubelet's name of the pod is in a log.
+// Labels and annotations may hold anything. No log, metric, report or error shows them; a log has
+// only the kubelet's name of the pod.
 func TestLabelsAreNeverLogged(t *testing.T) {
 	const secret = "hunter2"
 	for _, chunk := range []int{0, 16} {

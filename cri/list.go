@@ -54,8 +54,8 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 
 // GetPods lists the pods of the runtime: the sandboxes and containers with the kubelet's label
 // io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod, sandboxes come newest
-// first (by attempt, then creation time, then ID), and so do containers (by creation time, then
-// attempt, then ID; and those of one name by attempt). If all is false, only ready sandboxes and
+// first (by attempt, then creation time, then ID). So do containers (by creation time, then
+// attempt, then ID; containers of one name by attempt). If all is false, only ready sandboxes and
 // running containers are listed.
 //
 // If all is true, a pod in which nothing changed since the last such list is the same *pleg.Pod. If
@@ -112,12 +112,11 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
 }
 
-// list lists the node and compares the list with what is held. It lists the sandboxes
-// first, as the kubelet does, and then the containers: a container that is created in
-// between is listed without its sandbox. In the other order, or in parallel, a sandbox
-// might be listed without containers that it has. Two lists of a large node in parallel
-// would also double the load that a relist puts on the runtime, and nothing waits for the
-// milliseconds that they would save.
+// list lists the node and compares the list with what is held. It lists the sandboxes first, as the
+// kubelet does, and then the containers: a container that is created in between is listed without
+// its sandbox. In the other order, or in parallel, a sandbox might be listed without containers
+// that it has. Two lists of a large node in parallel would also double a relist's load on the
+// runtime, and nothing waits for the milliseconds saved.
 //
 // A full list is streamed if the runtime supports it. If the runtime refuses, the rest
 // of the list is completed with plain calls.

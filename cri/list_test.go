@@ -93,7 +93,7 @@ func runContainer(t *testing.T, s *criserver.Server, sandbox, name string) strin
 	return runProcess(t, s, sandbox, name, 0)
 }
 
-// runProcess runs a container whose first process has that PID, or one that no process has.
+// runProcess runs a container whose first process has the given PID; no process may have it.
 func runProcess(t *testing.T, s *criserver.Server, sandbox, name string, pid int) string {
 	t.Helper()
 	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name, PID: pid})
@@ -375,8 +375,8 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
-// metric returns the value of the counter of a metric, or the count of a histogram,
-// with a label of that value.
+// metric returns the value of a counter, or the count of a histogram, that has the given value of a
+// label.
 func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -17,9 +17,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// envServer makes this test binary run a CRI server with that many containers instead of
-// tests, so that benchmarks do not measure the server's CPU time. Its value is the number
-// of containers and that of their labels: see fill.
+// envServer makes this test binary run a CRI server instead of tests, so that benchmarks do not
+// measure the server's CPU time. Its value has the number of containers and the number of labels:
+// see fill.
 const envServer = "PLEG_CRI_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -45,8 +45,8 @@ func serve(node string) {
 
 const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
 
-// fill creates pods of two containers each, with the usual labels and annotations, and on
-// every sandbox and container as many further labels.
+// fill creates pods of two containers each, with the usual labels and annotations. Every sandbox
+// and container has the given number of further labels.
 func fill(s *criserver.Server, containers, labels int) {
 	for i := range containers / 2 {
 		sandbox := s.RunPod(criserver.PodConfig{
@@ -72,8 +72,8 @@ func fill(s *criserver.Server, containers, labels int) {
 	}
 }
 
-// labelsOfPod returns labels of ordinary length: the recommended ones of Kubernetes, some
-// that controllers set, and as many more as are asked for.
+// labelsOfPod returns labels of ordinary length: the recommended ones of Kubernetes, some that
+// controllers set, and n more.
 func labelsOfPod(pod, n int) map[string]string {
 	labels := make(map[string]string, n)
 	for i := range n {
@@ -105,7 +105,7 @@ func labelsOfPod(pod, n int) map[string]string {
 	return labels
 }
 
-// startServerProcess starts a CRI server that is filled so in another process, and returns
+// startServerProcess starts a CRI server in another process, filled with containers, and returns
 // its endpoint.
 func startServerProcess(tb testing.TB, containers, labels int) string {
 	tb.Helper()

@@ -32,7 +32,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// heapOf returns how many bytes are held of what f returns.
+// heapOf returns how many bytes the result of f holds.
 func heapOf(f func() any) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -40,7 +40,7 @@ func heapOf(f func() any) uint64 {
 	runtime.ReadMemStats(&before)
 	held := f()
 	runtime.GC()
-	runtime.GC() // pools of buffers are empty after two
+	runtime.GC() // the second collection empties the pools of buffers
 	runtime.ReadMemStats(&after)
 	runtime.KeepAlive(held)
 	return max(after.HeapAlloc, before.HeapAlloc) - before.HeapAlloc
@@ -48,8 +48,8 @@ func heapOf(f func() any) uint64 {
 
 const mib = 1 << 20
 
-// A message can have millions of empty items. The list fails when it has had more than
-// any node, in whichever way it comes.
+// A message can have millions of empty items. The list fails when it has had more than any node
+// has, however it is read.
 func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
 	for name, r := range map[string]*cri.Runtime{
@@ -63,7 +63,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the list has more than 100000 items") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if bytes > 800*mib { // of which next to nothing is held at once
+		if bytes > 800*mib { // in total; next to nothing is held at once
 			t.Errorf("%s: %d MiB allocated", name, bytes/mib)
 		}
 		if items, pods, _ := cri.Held(r); items+pods != 0 {
@@ -112,7 +112,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// endless streams one container again and again, so often in a message.
+// endless streams one container for ever, per times in each message.
 type endless struct {
 	stub
 	of  *runtimeapi.Container
@@ -143,7 +143,7 @@ func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.ListContaine
 	}}, nil
 }
 
-// What cannot be used is counted in each list, and not kept beyond a few.
+// Unusable items are counted in each list, and only a few are kept.
 func TestBadItemsAreNotKept(t *testing.T) {
 	const n = 90_000
 	for reason, item := range map[string]func(i int) []byte{
@@ -172,7 +172,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 		if items, _, _ := cri.Held(r); items > 100 {
 			t.Errorf("%s: %d items held", reason, items)
 		}
-		// Of each list, the first of one ID is no duplicate.
+		// In each list, the first item of an ID is no duplicate.
 		if got := metric(t, r, "pleg_cri_bad_items_total", reason); got != 2*n && got != 2*(n-1) {
 			t.Errorf("%s: %v counted", reason, got)
 		}
@@ -182,7 +182,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 	}
 }
 
-// A list in which all items lose their pods keeps a few of them, and then those only.
+// If all items of a list lose their pods, only a few are kept.
 func TestItemsThatLoseTheirPods(t *testing.T) {
 	const n = 1000
 	node := &stub{chunk: 1 << 10}
@@ -209,8 +209,8 @@ func TestItemsThatLoseTheirPods(t *testing.T) {
 	}
 }
 
-// The error of a call has at most 4 KiB of the runtime's text; who it is of, its code and
-// what it wraps are as before.
+// The error of a call has at most 4 KiB of the runtime's text. It still names its object, and keeps
+// its code and the errors that it wraps.
 func TestErrorTextsAreCut(t *testing.T) {
 	long := strings.Repeat("disk on fire\n", 4*mib/13)
 	pod := &pleg.Pod{ID: "a", Containers: []*pleg.Container{{Name: "app", ID: pleg.ContainerID{ID: "c"}}}}
@@ -276,7 +276,7 @@ func TestErrorTextsAreCut(t *testing.T) {
 	}
 }
 
-// A runtime without streams says so in any number of words.
+// A runtime without streams may refuse with a long text.
 func TestLongRefusalOfStreams(t *testing.T) {
 	node := &stub{
 		sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "a")},
@@ -306,7 +306,7 @@ func idField(id string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
 }
 
-// That a pod of very many containers goes costs no more than that it came.
+// Removing a pod of very many containers costs no more than adding it.
 func TestHugePodGoes(t *testing.T) {
 	client := &stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")}}
 	for i := range 40_000 {
@@ -322,6 +322,6 @@ func TestHugePodGoes(t *testing.T) {
 	comes := list()
 	client.containers = nil
 	if goes := list(); goes > 4*comes {
-		t.Errorf("it goes in %v, and came in %v", goes, comes)
+		t.Errorf("removing it took %v, and adding it %v", goes, comes)
 	}
 }

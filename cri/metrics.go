@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// metrics are a Runtime's metrics. Those that the kubelet has too have the kubelet's
-// names, labels, help texts and buckets, so that its rules and dashboards work.
+// metrics are a Runtime's metrics. Metrics that the kubelet also has use its names, labels, help
+// texts and buckets, so that its rules and dashboards work.
 type metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -51,7 +51,7 @@ func newMetrics(o *options) *metrics {
 			Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 			// 5 ms to 12 minutes.
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
-			// And native ones beside them, as in package pleg.
+			// Native buckets too, as in package pleg.
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}, byOperation),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -95,8 +95,8 @@ func WithStateDir(dir string) Option {
 // "/host". Connect and Dial then look for the default sockets below it:
 // run/containerd/containerd.sock, run/crio/crio.sock, run/cri-dockerd.sock and
 // run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too.
-// Links to containerd's socket, and the sockets of its shims, are looked for below it first.
-// The option does not change an endpoint that you name.
+// The targets of links at containerd's socket, and the sockets of its shims, are looked for below
+// it first. The option does not change an endpoint that you name.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }
 }

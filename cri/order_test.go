@@ -43,22 +43,22 @@ func idsOf(list []*pleg.Container) (ids []string) {
 	return ids
 }
 
-// ofName returns a container of the pod "uid" with a name of its own.
+// ofName returns a container of the pod "uid" with the given name.
 func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Container {
 	c := attemptOf(id, createdAt, attempt)
 	c.Labels["io.kubernetes.container.name"] = name
 	return c
 }
 
-// Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then
-// by ID; containers by creation time, newest first, then by attempt, then by ID; and in the places
-// of a name, its containers are sorted by attempt. In each case, the criteria after the deciding one
-// would give the opposite order.
+// Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then by ID.
+// Containers are sorted by creation time, newest first, then by attempt, then by ID; within the
+// places of one name, by attempt. In each case, the criteria after the deciding one would give the
+// opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
-		sandboxes  []*runtimeapi.PodSandbox // as they are to come
-		containers []*runtimeapi.Container  // as they are to come
+		sandboxes  []*runtimeapi.PodSandbox // in the expected order
+		containers []*runtimeapi.Container  // in the expected order
 	}{
 		{name: "sandboxes by attempt", sandboxes: []*runtimeapi.PodSandbox{
 			sandboxOf("z", 2, 10), sandboxOf("y", 1, 20), sandboxOf("x", 0, 30),
@@ -124,8 +124,8 @@ func TestOrderWithinAPod(t *testing.T) {
 	}
 }
 
-// Statuses are sorted by their own creation times, newest first: cri-dockerd lists whole
-// seconds, and its statuses have nanoseconds. Those of one name are sorted by attempt.
+// Statuses are sorted by their own creation times, newest first: cri-dockerd lists whole seconds,
+// and its statuses have nanoseconds. Statuses of one name are sorted by attempt.
 func TestOrderOfStatuses(t *testing.T) {
 	const second = int64(time.Second)
 	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20,
@@ -161,8 +161,8 @@ func TestOrderOfStatuses(t *testing.T) {
 	}
 }
 
-// A pod has the name and creation time of its newest sandbox. A name that the sandbox lacks
-// is that of the newest container.
+// A pod has the name and creation time of its newest sandbox. If the sandbox has no name, the pod
+// has that of the newest container.
 func TestNamesAndTimeOfAPod(t *testing.T) {
 	unnamed := sandboxOf("s", 0, 10)
 	unnamed.Metadata.Name, unnamed.Metadata.Namespace = "", ""
@@ -208,8 +208,8 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 	}
 }
 
-// After the clock was set back, a container has an earlier time than its predecessor. It is still the newest
-// container of its name, in the list and in the cache.
+// After the clock was set back, a container has an earlier time than its predecessor. In the list
+// and in the cache, it is still the newest container of its name.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		back := func(attempt uint32, times ...*int64) {

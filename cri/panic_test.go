@@ -24,7 +24,7 @@ var misbehaviour = map[string]func() error{
 	"panic with a bad value": func() error { panic(unprintable{}) },
 }
 
-// statusError is an error that panics when a nil pointer of it is read.
+// statusError is an error that panics when it is read through a nil pointer.
 type statusError struct{ status *status.Status }
 
 func (e *statusError) Error() string              { return e.status.Message() }
@@ -94,10 +94,10 @@ func TestClientMisbehaves(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		call  func(context.Context, *cri.Runtime) error
-		at    string // the call of the client that goes wrong
-		nth   int32  // which of them, from 1
+		at    string // the call of the client that fails
+		nth   int32  // which of these calls, from 1
 		plain bool
-		// ours is set if a goroutine of the adapter calls the client.
+		// ours is true if a goroutine of the adapter calls the client.
 		ours bool
 	}{
 		{name: "Version", call: getPods, at: "Version", nth: 1},
@@ -154,7 +154,7 @@ func TestClientMisbehaves(t *testing.T) {
 					again := make(chan outcome, 1)
 					go func() { again <- outcomeOf(func() error { return test.call(ctx, r) }) }()
 					synctest.Wait()
-					cancel() // a watch lasts until then
+					cancel() // the watch lasts until then
 					if got := <-again; got.panicked != nil || got.goexit || got.err != nil &&
 						!errors.Is(got.err, context.Canceled) {
 						t.Errorf("the next call: %+v", got)
@@ -180,7 +180,7 @@ func TestConnectedPanics(t *testing.T) {
 	})
 }
 
-// If a call of a list panics or its goroutine ends, the call that runs in parallel is cancelled.
+// If one of two parallel calls of a list panics or ends its goroutine, the other is cancelled.
 func TestMisbehaviourCancelsTheOtherCalls(t *testing.T) {
 	for how, misbehave := range misbehaviour {
 		t.Run(how, func(t *testing.T) {

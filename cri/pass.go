@@ -9,16 +9,16 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// The bounds of a list, of sandboxes or of containers, over all messages of a stream. No
-// node comes near them: it has some hundred pods, and runtimes that do not stream have to
-// fit their lists into a quarter of the bytes.
+// The bounds of a list, of sandboxes or of containers, over all messages of a stream. No node comes
+// near them: it has some hundred pods, and a runtime that does not stream must fit its list into a
+// quarter of the bytes.
 const (
 	maxListItems     = 100_000
 	maxListBytes     = 4 * maxReceivedBytes
 	maxEmptyMessages = 1000
 )
 
-// The bad items that are not only counted.
+// The bounds on bad items that are kept or logged.
 const (
 	// maxPodless is how many items of no pod are held, so that they need not be decoded
 	// again: a node may have some containers that the kubelet has not made.
@@ -27,13 +27,13 @@ const (
 	maxFound = 5
 )
 
-// pass is one list, of sandboxes and of containers, in comparison with what is held.
+// pass reads one list, of sandboxes and of containers, and compares it with what is held.
 type pass struct {
 	held   *held
 	number uint64
 	by     reading
-	// renamed is set if the held items were decoded with another name of the runtime.
-	// The name is part of the listed IDs, so every item is decoded again.
+	// renamed is true if the runtime had another name when the held items were decoded. The name is
+	// part of the listed IDs, so every item is decoded again.
 	renamed bool
 	sides   [kinds]side
 }
@@ -54,8 +54,8 @@ type side struct {
 	logged badTally  // of found
 	tally  badTally  // of the bad items that cannot be held
 
-	skipped int // items that had not changed
-	decoded int // items that had
+	skipped int // unchanged items
+	decoded int // new or changed items
 }
 
 // badItem is a bad item to log.
@@ -99,7 +99,7 @@ func (s *side) count() error {
 	return nil
 }
 
-// countMessage counts a message after its items. It fails if too many have had none.
+// countMessage counts a message after its items. It fails if too many messages had none.
 func (s *side) countMessage(itemsBefore int) error {
 	if s.items > itemsBefore {
 		return nil
@@ -138,11 +138,11 @@ func (p *pass) read(k kind, message []byte) error {
 	return nil
 }
 
-// orphan reports whether a held item may belong to a pod from now on: that of a sandbox that is listed now.
+// orphan reports whether a held item without a pod may get the pod of a sandbox that is listed now.
 func (p *pass) orphan(it *item) bool { return p.by.opts.byMetadata && it.podUID == "" }
 
-// adopt makes a container without the kubelet's label that of its sandbox's pod. The sandboxes have been
-// listed before.
+// adopt gives a container without the kubelet's label to its sandbox's pod. The sandboxes have been
+// read before.
 func (p *pass) adopt(c *shown) {
 	id := c.container.PodSandboxID
 	sandbox := p.sides[sandboxes].fresh[id]
@@ -216,7 +216,7 @@ func (s *side) skip(b bad, of object) {
 	s.log(badSet(0).with(b), of)
 }
 
-// log keeps an item for the log, unless enough are kept of its kinds of bad data.
+// log keeps an item for the log, unless enough items with its kinds of bad data are kept.
 func (s *side) log(found badSet, of object) {
 	var more badSet
 	found.each(func(b bad) {
@@ -259,7 +259,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			before := h.items[k][it.container.ID.ID]
 			touch(h.removeLocked(before))
 			if it.container.State == pleg.ContainerStateExited {
-				it.exit = before.exit // else its next exit is another one
+				it.exit = before.exit // else its next exit is a new one
 			}
 			touch(h.insertLocked(it))
 		}

@@ -22,11 +22,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node and lists it after
-// each change, with one Runtime for all lists and with a new Runtime, which decodes
-// everything. The listings must be equal, and a pod that did not change between two
-// listings must be the same pointer. Everything may change, also what the API forbids to
-// change.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change it lists
+// the node with one Runtime for all lists and with a new Runtime, which decodes everything. The
+// listings must be equal, and a pod that did not change between two listings must be the same
+// pointer. Everything may change, even what the API forbids to change.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
@@ -54,7 +53,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 				t.Fatal(diff)
 			}
 			if !changed && len(before) > 0 && &got[0] != &before[0] {
-				t.Fatal("nothing changed, but the listing")
+				t.Fatal("the listing changed, but nothing else")
 			}
 			for _, p := range before {
 				i := slices.IndexFunc(got, func(q *pleg.Pod) bool { return p.ID == q.ID })
@@ -67,7 +66,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	})
 }
 
-// quiet is for tests in which bad data is expected.
+// quiet turns logs off, for tests that expect bad data.
 var quiet = cri.WithLogger(klog.Logger{})
 
 // change makes one random change, and reports whether a listing may show it.
@@ -332,7 +331,7 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// strictly says whether the current protobuf decodes a message: gogo's code decodes more.
+// strictly decodes with the current protobuf, which rejects more than gogo's code.
 func strictly(raw []byte, m crimessage.Message) error {
 	return proto.Unmarshal(raw, dynamicpb.NewMessage(crimessage.Of(m).ProtoReflect().Descriptor()))
 }

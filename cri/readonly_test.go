@@ -30,15 +30,15 @@ var calls = []string{
 	"ContainerStatus", "GetContainerEvents",
 }
 
-// otherCalls are not CRI's or for exits only, and are not made with WithoutExitEvents. They read too.
+// otherCalls are not CRI's, or serve exits only. WithoutExitEvents prevents them. All only read.
 var otherCalls = []string{
 	"/containerd.services.events.v1.Events/Subscribe", "/runtime.v1.RuntimeService/Status",
 	"containerd.task.v2.Task/State", "containerd.task.v2.Task/Wait",
 	"containerd.task.v3.Task/State", "containerd.task.v3.Task/Wait",
 }
 
-// No code of the library names another method of the runtimes' services, has a client of
-// them, or makes a call elsewhere than in two files of this package.
+// The library's code names no other method of the runtimes' services and has no client of them.
+// Only two files of this package make calls.
 func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	forbidden := map[string]bool{"NewRuntimeServiceClient": true, "NewImageServiceClient": true}
 	callers := map[string]bool{"Invoke": true, "NewStream": true, "NewClientStream": true}
@@ -118,11 +118,11 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	}
 }
 
-// methodName is how gRPC names the methods of the runtimes' services, and how code may begin
-// to make one up.
+// methodName matches gRPC's names of the runtimes' methods, and the beginning of such a name that
+// code may complete.
 var methodName = regexp.MustCompile(`^/?(runtime|containerd)\.[\w.]+/\w*$`)
 
-// A generator on a runtime in which everything happens makes these calls, and no others.
+// A generator makes these calls and no others, on a runtime where everything happens.
 func TestMakesOnlyReadingCalls(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),

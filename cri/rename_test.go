@@ -25,8 +25,8 @@ func reconnect(t *testing.T, r *cri.Runtime) {
 	}
 }
 
-// If the runtime's name changes, for example in an upgrade, nothing keeps the old name:
-// neither items whose bytes did not change, nor held statuses of exited containers.
+// If the runtime's name changes, for example in an upgrade, nothing keeps the old name: neither
+// unchanged items nor held statuses of exited containers.
 func TestRuntimeChangesItsName(t *testing.T) {
 	for _, test := range []struct {
 		name string

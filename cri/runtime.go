@@ -13,9 +13,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxReceivedBytes is the largest message that is accepted. It is four times the kubelet's limit: 110
-// pods with 256 KiB of annotations each exceed that. It is set on the calls and not on the
-// connection, so that it also applies to a client with a connection of its own.
+// maxReceivedBytes is the largest message that is accepted. It is four times the kubelet's limit,
+// because 110 pods with 256 KiB of annotations each exceed the kubelet's. Each call sets it, so
+// that it also applies to a connection that the caller made.
 const maxReceivedBytes = 64 << 20
 
 // criVersion is the API version that Version is asked with.
@@ -72,9 +72,9 @@ type runtimeVersion struct{ name, version string }
 // no call: the first list asks for the runtime's version, and fails if that call fails. Close does
 // not close the connection. NewRuntime panics if conn is nil.
 //
-// A connection that ignores call options, such as a fake, works too. It has no limit of 64 MiB per
-// message and no stop signals, and all items of its lists are decoded. It must not modify the
-// labels and annotations that it has returned, because pods share them.
+// A connection that ignores call options, such as a fake, works too. Its messages have no limit of
+// 64 MiB, its statuses have no stop signals, and all items of its lists are decoded. It must not
+// modify the labels and annotations that it has returned, because pods share them.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result

@@ -25,10 +25,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// seriesOf returns the series of a generator on a node of so many pods, as a scrape has them:
-// one for each bucket. All names and labels differ from one number to another. Every container
-// dies for a reason of its own, one of three is restarted, one pod of ten cannot be inspected
-// the first time, and one of ten goes.
+// seriesOf returns the series of a generator on a node with the given number of pods, as a scrape
+// has them: one for each bucket. All names and labels differ between two numbers of pods. Every
+// container dies for a reason of its own. One of three is restarted, one pod of ten cannot be
+// inspected the first time, and one of ten is removed.
 func seriesOf(t *testing.T, pods int) (series []string) {
 	t.Helper()
 	s, err := criserver.Start()
@@ -112,7 +112,7 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	}
 }
 
-// A host that has the kubelet's metrics itself keeps their names.
+// With WithoutKubeletMetrics, no metric has a name of the kubelet's.
 func TestWithoutKubeletMetrics(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)

@@ -24,41 +24,43 @@ import (
 	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
-// This file asks containerd's shims for exits while containerd is away. Each pod has a shim, a process
-// that outlives containerd and has the exit of each container until containerd has deleted it. The shim
-// serves containerd's task API on a socket. Its Wait returns when the container has ended, or at once if
-// that was before, with code and time:
+// This file asks containerd's shims for exits while containerd is away. Each pod has a shim, a
+// process that outlives containerd. It keeps the exit of each container until containerd has
+// deleted the container. It serves containerd's task API on a socket. Wait returns the code and the
+// time when the container ends, or at once if it has ended:
 //
 //	WaitRequest  { string id = 1; string exec_id = 2; }
 //	WaitResponse { uint32 exit_status = 1; Timestamp exited_at = 2; }
 //
-// The shims are asked only while containerd's own stream of events is down, or containerd does not answer a
-// full list. At rest this costs nothing, and a shim of containerd 1.6 and 1.7 keeps a goroutine for each
-// Wait that is given up, until the container ends.
+// The shims are asked only while containerd's own stream of events is down, or containerd does not
+// answer a full list. So a healthy node makes no calls. Besides, a shim of containerd 1.6 and 1.7
+// keeps a goroutine for each Wait that is given up, until the container ends.
 //
-// Nothing is lost in between. A container that ended before a shim is asked is still there, because only
-// containerd deletes it. The calls go on until a full list has succeeded that began after the stream was
-// back. Exits from after that are in the stream, and earlier ones are in the answers or in the list.
+// No exit is lost in between. A shim still has a container that ended before the shim was asked,
+// because only containerd deletes it. The calls go on until a full list that began after the stream
+// was back has succeeded. Later exits are in the stream, and earlier ones are in the answers or in
+// the list.
 
 const (
-	// bundlesDir is where containerd's state directory has the bundles of CRI's containers.
+	// bundlesDir has the bundles of CRI's containers, below containerd's state directory.
 	bundlesDir = "io.containerd.runtime.v2.task/" + exitNamespace
 
-	// maxBundleFileBytes is how large a file of a bundle may be that is read. An address has some 90 bytes.
+	// maxBundleFileBytes is the size limit of a bundle's files. An address has some 90 bytes.
 	maxBundleFileBytes = 4 << 10
 
-	// awayAfter is how long containerd may take to accept the stream of exits, or for a full list, before the
-	// shims are asked.
+	// awayAfter is how long containerd may take to accept the stream of exits, or to answer a full
+	// list, before the shims are asked.
 	awayAfter = 2 * time.Second
-	// shimPeriod is how often the bundles are read, and what failed is tried again, while the shims are asked.
+	// shimPeriod is how often the bundles are read and failed calls are retried while the shims are
+	// asked.
 	shimPeriod = time.Second
 	// maxExitCode is the highest exit code of a process on Linux.
 	maxExitCode = 255
 )
 
-// shimHold is how long after containerd was away for the nth time the list must begin that ends the calls.
-// An exit's event may have come before the stream was back, and the answer to Wait may come a little later.
-// It doubles, so that a node that is slow again and again does not make its shims keep many goroutines.
+// The calls end with a full list that began shimHold after the nth outage or later. An exit's event
+// may have come before the stream was back, and the answer to Wait a little later. The time
+// doubles, so that the shims of a node that is often slow do not keep many goroutines.
 var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
@@ -83,11 +85,11 @@ type shimWatch struct {
 	// Owned by run.
 	away    time.Time // when containerd was away last, or was first seen back
 	wasAway bool      // true if it was away in the last step
-	held    int       // how often it was back
+	held    int       // how often the calls have ended
 
 	mu     sync.Mutex
 	stream streamState // of containerd's own events; guarded by mu, as all below
-	opened time.Time   // when the stream was asked for first
+	opened time.Time   // when this watch began
 	asking bool        // true while the shims are asked
 	shims  map[string]*shim
 	tasks  map[string]*task
@@ -108,20 +110,20 @@ type shim struct {
 	conn    *ttrpcConn       // nil if there is no connection
 	since   time.Time        // when it was connected
 	heard   bool             // true once it has answered
-	silent  bool             // true if it has not for long
-	calls   map[uint32]*task // the Waits in flight by their numbers; nil for a State
-	failed  int              // how often in a row it could not be asked
+	silent  bool             // true if it has not answered within awayAfter
+	calls   map[uint32]*task // the calls in flight by number: the task of a Wait, nil for a State
+	failed  int              // failures in a row
 	retry   time.Time        // when it may be asked again
-	err     error            // why it could not be asked last
+	err     error            // the last failure
 }
 
 // task is a container, or the sandbox's own process, that has a bundle.
 type task struct {
 	id      string
-	shim    *shim // nil if it is not waited for
-	ended   bool  // true once the shim has answered for good
-	err     error // why it is not waited for, or why its exit is not known
-	present bool  // owned by scan
+	shim    *shim // nil if no Wait is in flight
+	ended   bool  // true once the shim has answered Wait
+	err     error // why no Wait is in flight, or why the exit is not known
+	present bool  // true if this scan has found the bundle; owned by scan
 }
 
 func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.ContainerExit)) *shimWatch {
@@ -129,7 +131,7 @@ func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.Containe
 		shims: map[string]*shim{}, tasks: map[string]*task{}}
 }
 
-// notify has run call step.
+// notify makes run call step.
 func (s *shimWatch) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -155,7 +157,7 @@ func (s *shimWatch) listed() {
 	}
 }
 
-// run asks the shims when that is needed, until ctx ends. When it returns, nothing is reported any more.
+// run asks the shims when needed, until ctx ends. After it returns, nothing is reported.
 func (s *shimWatch) run(ctx context.Context) {
 	defer s.readers.Wait()
 	defer s.hangUp()
@@ -174,7 +176,8 @@ func (s *shimWatch) run(ctx context.Context) {
 	}
 }
 
-// step asks the shims, or ends that. It returns when it is to be called again; 0 for not before it is woken.
+// step asks the shims, or ends the calls. It returns the delay until the next step; 0 to wait for
+// notify.
 func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	begun, succeeded := s.runtime.exits.lists()
 	s.mu.Lock()
@@ -190,7 +193,7 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	case away:
 	case !asking:
 		return 0
-	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without lists, too
+	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without lists, a minute later
 		s.held++
 		s.hangUp()
 		return 0
@@ -253,7 +256,7 @@ func (s *shimWatch) noteLocked(t *task, err error) {
 func (s *shimWatch) askLocked(t *task, bundle string, now time.Time) error {
 	at, err := readBootstrap(bundle)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it begins or is removed just now
+		return nil // the container is being created or removed
 	}
 	if err != nil {
 		return err
@@ -280,7 +283,7 @@ func (s *shimWatch) askLocked(t *task, bundle string, now time.Time) error {
 	call, err := of.conn.send(wait, request)
 	if err == nil {
 		of.calls[call], t.shim = t, of
-		if len(of.calls) == 1 && !of.heard { // Wait may be unanswered for long. A shim that answers this one lives.
+		if len(of.calls) == 1 && !of.heard { // Wait may take long. The answer to State shows that the shim lives.
 			if call, err = of.conn.send(state, request); err == nil {
 				of.calls[call] = nil
 			}
@@ -356,7 +359,7 @@ func (s *shimWatch) read(of *shim, conn *ttrpcConn) {
 	}
 }
 
-// take takes an answer.
+// take handles one answer.
 func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 	s.mu.Lock()
 	t, asked := of.calls[answer.call]
@@ -371,9 +374,9 @@ func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 		t.shim = nil
 		if err == nil {
 			exit, err = decodeWait(t.id, answer.payload)
-			t.ended = true // what is bad stays bad
+			t.ended = true // a bad answer stays bad
 		}
-		if status.Code(err) == codes.NotFound { // containerd has deleted it, or creates it just now
+		if status.Code(err) == codes.NotFound { // containerd has deleted the container, or is creating it
 			err = nil
 		}
 		s.noteLocked(t, err)
@@ -423,7 +426,7 @@ func (s *shimWatch) hangUp() {
 	s.asking = false
 }
 
-// state returns whether the shims can be asked, and why not or which cannot.
+// state returns whether the shims can be asked, and why not, or why not for all containers.
 func (s *shimWatch) state() witnessState {
 	if dir, why := s.runtime.bundles(); dir == "" {
 		return witnessState{why: why}
@@ -449,14 +452,14 @@ func (s *shimWatch) state() witnessState {
 	return state
 }
 
-// bootstrap says how a shim is reached. It is the JSON of bootstrap.json.
+// bootstrap is how to reach a shim, as in bootstrap.json.
 type bootstrap struct {
 	Version           int
 	Address, Protocol string
 }
 
-// readBootstrap reads how the shim of a bundle is reached. containerd 2 writes bootstrap.json, also for a
-// shim of an earlier version when it takes it over. Before, there is a file with the address.
+// readBootstrap reads how to reach the shim of a bundle. containerd 2 writes bootstrap.json, also
+// when it takes over a shim of an earlier version. Earlier versions write a file with the address.
 func readBootstrap(bundle string) (bootstrap, error) {
 	content, _, err := readSmallFile(filepath.Join(bundle, "bootstrap.json"), maxBundleFileBytes)
 	var of bootstrap
@@ -475,8 +478,8 @@ func readBootstrap(bundle string) (bootstrap, error) {
 	return of, err
 }
 
-// bundles returns the directory with the bundles of containerd's containers, or else why there is none; neither of
-// another runtime, or without a state directory.
+// bundles returns the directory of the bundles of containerd's containers, or why it cannot be
+// opened. Both are empty for another runtime, or without a state directory.
 func (r *Runtime) bundles() (path string, why error) {
 	if v := r.version.Load(); v != nil && v.name != "containerd" {
 		return "", nil
@@ -498,7 +501,7 @@ func (r *Runtime) bundles() (path string, why error) {
 		switch {
 		case err == nil:
 			return path, dir.Close()
-		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // it may be there, and is tried again
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // it may exist; retried later
 			return path, nil
 		}
 		if why == nil || errors.Is(why, fs.ErrNotExist) && !errors.Is(err, fs.ErrNotExist) {
@@ -508,8 +511,8 @@ func (r *Runtime) bundles() (path string, why error) {
 	return "", why
 }
 
-// followed returns where a path leads if it is a link, also if nothing is there: containerd removes its socket
-// when it stops.
+// followed returns where a path leads if it is a link, even if nothing is there: containerd removes
+// its socket when it stops.
 func (o *options) followed(path string) string {
 	for range 10 {
 		target, err := os.Readlink(path)
@@ -525,7 +528,7 @@ func (o *options) followed(path string) string {
 	return path
 }
 
-// onHost returns where this process has a path of the node.
+// onHost returns the path at which this process sees a path of the node.
 func (o *options) onHost(path string) string {
 	if o.hostRoot == "" {
 		return path
@@ -553,7 +556,7 @@ func (r *Runtime) findStateDir(ctx context.Context) {
 	}); err != nil || !filepath.IsAbs(dir) {
 		return
 	}
-	// containerd's CRI says where it has its own state, which is below that of containerd.
+	// The answer is the state directory of containerd's CRI plugin, which is in containerd's.
 	dir = r.opts.onHost(filepath.Dir(dir))
 	r.stateDir.Store(&dir)
 }

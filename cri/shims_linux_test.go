@@ -25,10 +25,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// fakeShim is a shim that a test answers for. Real ones are in internal/e2e.
+// fakeShim is a shim whose answers the test gives. Real ones are in internal/e2e.
 type fakeShim struct {
 	socket string
-	// answer is called with the method and the container of a call, and returns the frames that are sent.
+	// answer gets the method and the container of a call, and returns the frames to send.
 	answer func(method, id string, call uint32) []byte
 
 	joined sync.WaitGroup
@@ -94,7 +94,7 @@ func (s *fakeShim) called() []string {
 	return append([]string(nil), s.calls...)
 }
 
-// textOf returns a field of a message, whose fields are all texts, with tags and lengths of one byte.
+// textOf returns a field of a message. All fields are texts, with tags and lengths of one byte.
 func textOf(message []byte, number byte) string {
 	for len(message) > 2 {
 		tag, length := message[0]>>3, int(message[1])
@@ -134,7 +134,7 @@ func refused(call uint32, code codes.Code) []byte {
 	return frame(2, call, field(1, message(field(1, int(code)), field(2, "no"))))
 }
 
-// bundleOf makes the bundle of a container with a file that says where its shim is.
+// bundleOf makes the bundle of a container, with a file that says where its shim listens.
 func bundleOf(t *testing.T, state, id, file, content string) {
 	t.Helper()
 	dir := filepath.Join(state, bundlesDir, id)
@@ -142,8 +142,8 @@ func bundleOf(t *testing.T, state, id, file, content string) {
 	must(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
 }
 
-// The bundles are found in each layout, also by an agent that starts while containerd is away, and bootstrap.json
-// says more than the address.
+// The bundles are found in each layout, even by an agent that starts while containerd is away.
+// bootstrap.json takes precedence over the address.
 func TestLayoutsOfContainerdsState(t *testing.T) {
 	for _, test := range []struct {
 		name          string
@@ -182,7 +182,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 				link := filepath.Join(root, test.link[1])
 				must(t, os.MkdirAll(filepath.Dir(link), 0o700))
 				if strings.HasSuffix(test.name, "directory") {
-					must(t, os.Rename(link, link+"-of-shims")) // the shim is connected to by its old path below
+					must(t, os.Rename(link, link+"-of-shims")) // the bundles have the shim's old path
 					must(t, os.MkdirAll(filepath.Join(root, "run/k3s/containerd"), 0o700))
 					must(t, os.Rename(link+"-of-shims/s", filepath.Join(root, "run/k3s/containerd/s")))
 				}
@@ -226,7 +226,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 	}
 }
 
-// rooted returns a link's target below a root, if it is absolute and the root is not followed by the test itself.
+// rooted returns a link's target, below the root if the kernel follows the link.
 func rooted(root, target string) string {
 	if strings.HasSuffix(target, "/containerd") {
 		return filepath.Join(root, target) // the kernel follows a link to a directory
@@ -243,8 +243,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// A shim is asked once containerd is down, and not before, also by a generator that has relisted before its start.
-// containerd's own status does not replace the exit.
+// A shim is asked once containerd is down, and not before, even by a generator that has relisted
+// before its start. containerd's own status does not replace the exit.
 func TestShimsOverAnOutage(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -288,7 +288,7 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
-// What one shim does wrong concerns its pod alone, is counted, and is in the report.
+// A failure of one shim affects its pod alone, is counted, and is in the report.
 func TestBadShims(t *testing.T) {
 	once := func(first func(uint32) []byte) func(string, string, uint32) []byte {
 		return func(method, _ string, call uint32) []byte {
@@ -376,8 +376,8 @@ func TestBadShims(t *testing.T) {
 	}
 }
 
-// A shim that knows nothing of a container is asked again: containerd may be creating it. A shim that has
-// reported the exit is not asked again.
+// A shim that does not know a container is asked again: containerd may be creating it. A shim that
+// has reported the exit is not asked again.
 func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	state := shortDir(t)
 	asked := 0
@@ -396,7 +396,7 @@ func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	if got := w.next(t); got.ContainerID != "c" || got.ExitCode != 0 {
 		t.Errorf("%+v", got)
 	}
-	time.Sleep(2 * time.Second) // it is looked again
+	time.Sleep(2 * time.Second) // time to look again
 	const waitCall, stateCall = "containerd.task.v2.Task/Wait", "containerd.task.v2.Task/State"
 	if got, want := s.called(), []string{waitCall, stateCall, waitCall, waitCall}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -406,7 +406,8 @@ func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	}
 }
 
-// A shim whose backlog is full, and a process that may open no more files, do not keep the exits of other pods.
+// Neither a shim with a full backlog nor too few free file descriptors lose the exits of other
+// pods.
 func TestScarceShims(t *testing.T) {
 	state := shortDir(t)
 	full := filepath.Join(state, "full")
@@ -429,7 +430,7 @@ func TestScarceShims(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = 250 // of which the fake shims take more than half
+	few.Cur = 250 // the fake shims take more than half
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	w := watchExits(t, r)
 	waitFor(t, func() bool { return len(w.exits) >= 20 })

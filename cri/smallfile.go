@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readSmallFile returns what is in a file, and when it was written. It fails if the file is larger than
-// allowed, or is not a regular file. So it does not wait, also if the file is a pipe.
+// readSmallFile returns what is in a file, and when it was written. It fails if the file is larger
+// than allowed, or is not a regular file. So it does not block, even if the file is a pipe.
 func readSmallFile(path string, limit int64) (content []byte, written time.Time, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {

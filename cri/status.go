@@ -38,13 +38,13 @@ var errOtherID = errors.New("the answer is about another one")
 // first saw it exited. Then its status has settled, and is kept until a list no longer shows the
 // container, or shows it in another state. The package documentation has the reason.
 //
-// Container statuses are newest first by their own creation times, and those of one name by attempt.
+// Container statuses are newest first by their own creation times; statuses of one name by attempt.
 //
 // IPs are the addresses of the newest sandbox, the primary address first. There are none if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// If a call fails otherwise, the error names the call and its object, and the status is partial: it
-// lacks the sandboxes and containers whose calls have failed.
+// If a call fails for another reason, the error names the call and its object, and the status is
+// partial: it lacks the sandboxes and containers whose calls have failed.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
@@ -64,8 +64,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return in.status(ctx), err
 }
 
-// inspection is one pod being inspected. Each call writes the element of its own sandbox
-// or container; the elements of what is gone stay nil.
+// inspection is one pod being inspected. Each call writes the element of its own sandbox or
+// container; the elements of objects that are gone stay nil.
 type inspection struct {
 	runtime     *Runtime
 	runtimeName string
@@ -121,7 +121,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
-		if codec.used { // else the message may be someone else's, too
+		if codec.used { // else the client may use the message elsewhere
 			of := in.sandboxes[i]
 			of.Labels = shared(of.Labels, s.Labels)
 			of.Annotations = shared(in.runtime.opts.keptAnnotations(of.Annotations), s.Annotations)
@@ -216,7 +216,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			all = append(all, inspected{container, in.pod.Containers[i]})
 		}
 	}
-	// cri-dockerd lists whole seconds; only its statuses tell which container is newer.
+	// cri-dockerd lists whole seconds; only its statuses show which container is newer.
 	sortNewestFirst(all, func(c inspected) age { return age{c.Name, c.CreatedAt, c.listed.Attempt, c.ID.ID} })
 	for _, c := range all {
 		s.ContainerStatuses = append(s.ContainerStatuses, c.Status)

@@ -123,7 +123,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	expect(pod, 1)
 	expect(pod, 0)
 	expect(getPods(t, r)[0], 0)
-	// Nothing is held of a container that no full list has shown yet.
+	// Nothing is held for a container that no full list has shown yet.
 	short := runContainer(t, s, sandbox, "short")
 	must(t, s.ExitContainer(short, 2, ""))
 	pod, err = r.GetPod(t.Context(), "uid")
@@ -147,7 +147,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What is held of a container is released when the container is gone. Nothing is held of a
+// What is held for a container is released when the container is gone. Nothing is held for a
 // container that no full list has shown.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
@@ -189,8 +189,8 @@ func TestNotFoundIsNoFailure(t *testing.T) {
 	}
 }
 
-// cri-dockerd says in words only that an object is gone, of sandboxes as of containers. From
-// any other runtime the words mean nothing.
+// cri-dockerd reports only in words that an object is gone, a sandbox as well as a container. The
+// words of any other runtime mean nothing.
 func TestNotFoundOfDocker(t *testing.T) {
 	gone := status.Error(codes.Unknown, "Error response from daemon: No such container: c")
 	for _, test := range []struct {
@@ -257,7 +257,7 @@ func TestGetPodStatusFails(t *testing.T) {
 			heal := s.Inject(test.fault)
 			defer heal()
 			got, err := r.GetPodStatus(t.Context(), pod)
-			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // the other one
+			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // the other object
 				t.Fatalf("%+v, %v", got, err)
 			}
 			if status.Code(err) != test.code {
@@ -297,7 +297,7 @@ func TestUnknownStates(t *testing.T) {
 	}
 }
 
-// Containers that cannot be inspected cost the others of their pod nothing, even if their calls fail first.
+// A container that cannot be inspected affects no other of its pod, even if its call fails first.
 func TestPartialStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
@@ -357,7 +357,7 @@ func waitFor(t *testing.T, what func() bool) {
 		select {
 		case <-tick.C:
 		case <-tooLong:
-			t.Fatal("it did not come true")
+			t.Fatal("the condition did not become true")
 		}
 	}
 }
@@ -456,7 +456,7 @@ func TestContainerStatusConversion(t *testing.T) {
 			"io.kubernetes.container.hash": hash, "io.kubernetes.container.restartCount": restarts,
 		}}
 	}
-	// CRI-O and cri-dockerd have these times of what has not happened: Go's zero time.
+	// CRI-O and cri-dockerd send Go's zero time for something that has not happened.
 	neverStarted := full(runtimeapi.ContainerState_CONTAINER_EXITED)
 	neverStarted.CreatedAt, neverStarted.StartedAt, neverStarted.FinishedAt =
 		time.Time{}.UnixNano(), time.Time{}.UnixNano(), -1

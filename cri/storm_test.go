@@ -25,7 +25,7 @@ type follower struct {
 	mu       sync.Mutex
 	last     map[string]pleg.PodLifeCycleEventType
 	problems []string
-	hints    int // events because of a hint
+	hints    int // events that a hint caused
 }
 
 func (f *follower) take(e *pleg.PodLifecycleEvent) {
@@ -52,8 +52,7 @@ func (f *follower) hinted() int {
 	return f.hints
 }
 
-// differs describes a difference between the events and a list. It is empty if there is
-// none.
+// differs describes how the events differ from a list; empty if they do not.
 func (f *follower) differs(pods []*pleg.Pod) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,10 +159,10 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	return ""
 }
 
-// Rule 16: 1000 containers start and die at high rate, on a containerd 2 whose operations
-// wait for a reader if its buffer of 100 events is full. The runtime never waits for the
-// generator, and in the end the events agree with a new list, although a subscriber stalls,
-// readers block, and the runtime's lists hang.
+// Rule 16: 1000 containers start and die at high rate, on containerd 2. Its operations wait for a
+// reader if the reader's buffer of 100 events is full. The runtime never waits for the generator.
+// In the end the events agree with a new list, although a subscriber stalls, readers block, and the
+// runtime's lists are stuck.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
@@ -191,9 +190,9 @@ func TestRule16Storm(t *testing.T) {
 				}
 			}
 			w.storm(20, 50)
-			// An operation waits while its event is put into a buffer that has room, which
-			// takes microseconds, or more on a busy machine. If the reader stalled while
-			// its lists hang, the operation would wait until the end of the storm.
+			// An operation waits while its event is put into a buffer that has room, which takes
+			// microseconds, or more on a busy machine. If the reader stalled while its lists are
+			// stuck, the operation would wait until the end of the storm.
 			if got := serverconfig.Of(w.server).EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
 			} else {
@@ -253,8 +252,8 @@ func (w *watched) storm(pods, containers int) {
 }
 
 // Rule 17: the stream breaks repeatedly in every way, during churn and with every model of a
-// runtime; events are repeated, reordered and without sandbox. In the end both subscribers
-// and the cache agree with a new list.
+// runtime. Events are repeated, reordered and without sandbox. In the end both subscribers and the
+// cache agree with a new list.
 func TestRule17BrokenUnderChurn(t *testing.T) {
 	for name, opts := range map[string][]criserver.Option{
 		"containerd 2":    nil,

@@ -12,10 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// If a runtime that has streamed a list refuses to stream one, streaming is retried
-// after streamRetryFirst, and then with a delay that doubles up to streamRetryLongest. If
-// the runtime has never streamed a list, the delay is streamRetryLongest. A refused retry
-// costs the list one call more.
+// If a runtime that has streamed a list refuses to stream one, streaming is retried after
+// streamRetryFirst. Then the delay doubles, up to streamRetryLongest. If the runtime has never
+// streamed a list, the delay is streamRetryLongest. A refused retry costs the list one call more.
 const (
 	streamRetryFirst   = time.Second
 	streamRetryLongest = 5 * time.Minute
@@ -24,8 +23,8 @@ const (
 // errNoStreamingLists is the error of a runtime without streaming lists.
 var errNoStreamingLists = errors.New("no streaming lists")
 
-// streaming decides whether a full list is streamed. Full lists run one at a time; the
-// one that runs owns it.
+// streaming decides whether a full list is streamed. Full lists run one at a time; the running list
+// owns it.
 type streaming struct {
 	off    bool // WithPlainLists
 	worked bool // a full list has been streamed

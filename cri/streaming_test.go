@@ -22,7 +22,7 @@ type streamNode struct {
 	t       *testing.T
 	clock   *clocktesting.FakePassiveClock
 	runtime *cri.Runtime
-	refuse  map[string]error // by method, what it fails with
+	refuse  map[string]error // by method, the error with which it fails
 	calls   []string         // of the last list
 }
 
@@ -98,8 +98,8 @@ func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n.expect("next again", streamed)
 }
 
-// If a runtime stops streaming lists for good, no list fails, and few lists take more calls
-// than with a runtime that never streamed.
+// If a runtime stops streaming lists for good, no list fails, and few lists take more calls than on
+// a runtime that never streamed.
 func TestUnimplementedForGood(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -214,7 +214,7 @@ func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
 	}
 }
 
-// A clock that is set back does not delay the retry by as much.
+// If the clock is set back, the retry does not come later by as much.
 func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)

@@ -37,13 +37,13 @@ type stub struct {
 	version string // empty for "1.0"
 
 	chunk      int
-	batch      int // of streaming lists; 0 is a runtime that has none
+	batch      int // of streaming lists; 0 if the runtime has none
 	sandboxes  []*runtimeapi.PodSandbox
 	containers []*runtimeapi.Container
 	raw        []byte // answered instead of the containers, if not nil
 
-	// hook, if set, is called at the start of every call with the name of the method, and
-	// for each message of a stream with the name and ".Recv". Its error fails the call.
+	// hook, if set, gets the name of the method at the start of every call, and the name with
+	// ".Recv" for each message of a stream. Its error fails the call.
 	hook func(ctx context.Context, method string) error
 
 	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)
@@ -152,18 +152,17 @@ func answer[R crimessage.Message](s *stub, resp R, raw []byte, opts []grpc.CallO
 	return empty, codec.Unmarshal(data, empty)
 }
 
-// newRuntime returns a Runtime whose calls are those of the methods of client.
+// newRuntime returns a Runtime whose calls go to the methods of client.
 func newRuntime(client any, opts ...cri.Option) *cri.Runtime {
 	return cri.NewRuntime(clientConn{reflect.ValueOf(client)}, opts...)
 }
 
-// clientConn is a connection whose calls are those of the methods of client that have their
-// names.
+// clientConn is a connection whose calls go to the methods of client with the same names.
 type clientConn struct {
 	client reflect.Value
 }
 
-// call returns what the method returns: an answer, or answers.
+// call returns the results of the method: an answer, or a stream of answers.
 func (c clientConn) call(
 	ctx context.Context, method string, request any, opts []grpc.CallOption,
 ) (reflect.Value, error) {
@@ -269,7 +268,7 @@ func (b *buffer) Free() {
 	}
 }
 
-// answers are those of a stream.
+// answers is the client's side of a stream.
 type answers[R any] interface{ Recv() (*R, error) }
 
 // stream is a streaming list.

@@ -89,7 +89,8 @@ func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe 
 	return err
 }
 
-// askPodOf asks for the pod of a container that no list has shown; empty if its status does not tell.
+// askPodOf asks for the pod of a container that no list has shown; empty if the status does not
+// name it.
 func (r *Runtime) askPodOf(ctx context.Context, id string) types.UID {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
@@ -123,9 +124,9 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 	}
 }
 
-// isOwnExit reports whether an exit is that of a container itself, and known. A command that was executed
-// in the container may have the container's ID, but has another PID than the bundle has of the container. An
-// exit with 255 and without a PID is what containerd sends if it lost the shim and knows nothing of the exit.
+// isOwnExit reports whether the container itself has exited, with a known code. A command in the
+// container may have the container's ID, but its PID differs from the PID in the bundle. containerd
+// sends code 255 without a PID if it lost the shim and does not know the exit.
 func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	if event.pid == 0 {
 		return event.exit.ExitCode != unknownCode
@@ -136,7 +137,7 @@ func (r *Runtime) isOwnExit(event *taskEvent) bool {
 		return true
 	}
 	content, _, err := readSmallFile(filepath.Join(dir, id, "init.pid"), maxBundleFileBytes)
-	if err != nil { // the container is removed already, or its shim has another way to keep it
+	if err != nil { // the container is already removed, or its shim keeps the PID elsewhere
 		return true
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
@@ -183,13 +184,13 @@ type taskEvent struct {
 	topic string    // empty if the event has no container
 	at    time.Time // of the event
 	exit  pleg.ContainerExit
-	pid   int    // of the process that has ended; 0 if it says none
-	told  bool   // true if it is an exit of a container without bad data
+	pid   int    // of the process that has ended; 0 if the event has none
+	told  bool   // true if a container has exited, not a command in it
 	found badSet // the bad data in it
 }
 
-// decodeTask decodes an event. It fails if the envelope is no message; what is wrong in
-// the envelope concerns this event only.
+// decodeTask decodes an event. It fails if the envelope is malformed. Bad data in the envelope
+// concerns this event only.
 func decodeTask(message []byte) (taskEvent, error) {
 	var event taskEvent
 	var namespace, topic string
@@ -210,7 +211,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		return taskEvent{}, malformed(wire.ErrTruncated)
 	}
 	if namespace != exitNamespace || !slices.Contains(exitTopics, topic) && !slices.Contains(hintTopics, topic) {
-		return taskEvent{}, nil // a containerd that has another idea of filters
+		return taskEvent{}, nil // containerd did not filter as asked
 	}
 	var task []byte
 	var id, process []byte
@@ -242,7 +243,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		event.topic = topic
 	}
 	if event.topic == exitTopic {
-		event.told = bytes.Equal(id, process) // else the end of a command in the container
+		event.told = bytes.Equal(id, process) // else a command in the container has ended
 		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
 	}
 	if !utf8.Valid(id) {
@@ -253,8 +254,8 @@ func decodeTask(message []byte) (taskEvent, error) {
 	return event, nil
 }
 
-// decodeTime decodes a Timestamp. One from before 1970 is none: Go's zero time comes so. Nor is one
-// that CRI's nanoseconds cannot express; JSON cannot either.
+// decodeTime decodes a Timestamp. A time before 1970 becomes the zero time, because Go's zero time
+// comes so. So does a time that CRI's nanoseconds, and JSON, cannot express.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
 	whole := wire.Each(message, func(number int, _ []byte, n uint64) {

@@ -20,8 +20,8 @@ import (
 // answer needs. github.com/containerd/ttrpc has more, and would bring a logger and other modules to every
 // user of this package.
 //
-// A frame is a header and a message. The header is the length of the message and the number of the call,
-// each of four bytes, then the type of the frame and its flags, each of one byte.
+// A frame is a header and a message. The header has the message's length, the call's number (four
+// bytes each), the frame's type and its flags (one byte each).
 //
 //	Request  { string service = 1; string method = 2; bytes payload = 3; }
 //	Response { Status status = 1; bytes payload = 2; }

@@ -12,8 +12,8 @@ import (
 // dockerName is the name of the runtime in cri-dockerd's Version.
 const dockerName = "docker"
 
-// showUnstartedLocked notes which sandboxes of a listed pod have been started, and shows the others as
-// unknown. The pass is 0 for a full list, else the number of the next.
+// showUnstartedLocked notes which sandboxes of a listed pod have been started, and shows the others
+// as unknown. pass is 0 for a full list; for a pod list it is the number of the next pass.
 func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 	for i, s := range pod.Sandboxes {
 		if s.ID.Type != dockerName {
@@ -38,8 +38,8 @@ func hasContainers(pod *pleg.Pod, sandbox string) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == sandbox })
 }
 
-// pruneStartedLocked forgets the sandboxes that are gone. It touches the pods of those that only lists
-// of one pod have shown started until now.
+// pruneStartedLocked forgets the sandboxes that are gone. It touches the pods of sandboxes that
+// only pod lists have shown as started so far.
 func (h *held) pruneStartedLocked(pass uint64, touch func(*heldPod)) {
 	for id, first := range h.started {
 		switch it := h.items[sandboxes][id]; {

@@ -40,7 +40,7 @@ func (s *stub) showSandbox(as string) {
 	}
 }
 
-// A sandbox of cri-dockerd that is not ready is unknown until a list of all pods or of its own has shown
+// A sandbox of cri-dockerd that is not ready is unknown until a full list or a pod list has shown
 // it ready or with a container.
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
@@ -96,8 +96,8 @@ func TestUnstartedSandboxes(t *testing.T) {
 	}
 }
 
-// Sandboxes that are gone are forgotten. A full list that began before the sandbox was created does not
-// make the Runtime forget that it has been started.
+// Sandboxes that are gone are forgotten. If a full list began before a sandbox was created, the
+// Runtime still remembers that the sandbox was started.
 func TestStartedSandboxesAreForgotten(t *testing.T) {
 	node := dockerNode()
 	r := newRuntime(node, quiet)

@@ -13,11 +13,10 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// Generated code rejects a whole message for one string that is not UTF-8. containerd 1.7
-// and older, which do not check what they encode, can send one, and it must not hide a node
-// or a pod. So a message that is rejected is decoded once more with such strings replaced.
-// gogo's code, which cri-api has before 0.34, takes such strings: those that it has decoded
-// are looked for.
+// Generated code rejects a whole message if one string is not UTF-8. containerd 1.7 and older do
+// not check what they encode, and one bad string must not hide a node or a pod. So a rejected
+// message is decoded once more with the bad bytes replaced. gogo's code, which cri-api has before
+// 0.34, accepts such strings. The package looks for them after decoding.
 
 // unmarshal decodes a message. found says whether strings had to be replaced.
 func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
@@ -32,8 +31,8 @@ func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
 	return badSet(0).with(badUTF8), crimessage.Unmarshal(valid, m)
 }
 
-// appendValid appends an encoded message with U+FFFD in place of what is not UTF-8 in its
-// strings. replaced is in how many; -1 if the message is malformed.
+// appendValid appends an encoded message with U+FFFD in place of what is not UTF-8 in its strings.
+// replaced is the number of such strings; -1 if the message is malformed.
 func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, replaced int) {
 	for len(data) > 0 {
 		number, value, length := wire.Next(data)
@@ -67,8 +66,8 @@ func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, 
 // requestCodec encodes requests as gRPC does by default.
 type requestCodec struct{}
 
-// Name is empty, because gRPC appends the name of a forced codec to the content-type of
-// the request, and CRI-O closes a connection whose first call is not plain application/grpc.
+// Name is empty, because gRPC appends a forced codec's name to the content-type of the request.
+// CRI-O closes a connection whose first call is not plain application/grpc.
 func (requestCodec) Name() string { return "" }
 
 func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -95,8 +94,8 @@ func (c *utf8Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return err
 }
 
-// statusCodec is a utf8Codec for ContainerStatus, which also decodes the stop signal:
-// the generated code does since cri-api 0.33.
+// statusCodec is a utf8Codec for ContainerStatus which also decodes the stop signal. Generated code
+// does not before cri-api 0.33.
 type statusCodec struct {
 	utf8Codec
 	stopSignal int32

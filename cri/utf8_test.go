@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// notUTF8 returns an encoded message in which each BAD is bytes that are not UTF-8.
+// notUTF8 returns an encoded message in which bytes that are not UTF-8 replace each BAD.
 func notUTF8(t *testing.T, m crimessage.Message) []byte {
 	t.Helper()
 	raw, err := crimessage.Marshal(m)
@@ -25,8 +25,8 @@ func notUTF8(t *testing.T, m crimessage.Message) []byte {
 
 const replaced = "a\uFFFD" // what is read for BAD
 
-// Rule 14: one string that is not UTF-8 is bad data of its item, wherever it stands, and
-// affects no other pod.
+// Rule 14: a string that is not UTF-8 is bad data of its item, in whichever field, and affects no
+// other pod.
 func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	for field, edit := range map[string]func(*runtimeapi.Container){
 		"ID":             func(c *runtimeapi.Container) { c.Id = "BAD" },
@@ -71,7 +71,7 @@ func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// Nor does it fail the inspection of its pod, or end the stream of events.
+// Such a string does not fail the inspection of its pod either, or end the stream of events.
 func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandboxID := s.RunPod(criserver.PodConfig{UID: "uid"})
@@ -101,7 +101,7 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	w := watch(t, r)
 	<-w.connected
 	for range 2 {
-		s.RunPod(criserver.PodConfig{UID: "another"}) // the event of which is the one above
+		s.RunPod(criserver.PodConfig{UID: "another"}) // the fault replaces its event
 		if e := <-w.events; e.PodUID != "uid" || e.ContainerID != "c" {
 			t.Errorf("%+v", e)
 		}
@@ -111,8 +111,8 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// The runtime's version is a string like others: one that is not UTF-8 is replaced, and one that is long is
-// cut in errors and in the report.
+// The runtime's version is like other strings: invalid bytes are replaced, and in errors and in the
+// report it is cut if it is long.
 func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	s, err := criserver.Start(criserver.WithVersion("containerd", "1.7."+long))
@@ -135,7 +135,7 @@ func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
 	}
 }
 
-// What is wrong with more than a string is no message, and fails the list.
+// An answer that is malformed in other ways is no message, and fails the list.
 func TestNotUTF8AndMalformed(t *testing.T) {
 	raw := listItem(idField("a\xff"), []byte{0x12, 9})
 	r := newRuntime(&stub{chunk: 7, raw: raw}, cri.WithPlainLists(), quiet)

@@ -31,13 +31,13 @@ type wireServer struct {
 
 	socket  string
 	server  *grpc.Server // the first
-	streams bool         // it has streaming lists
-	// ending, once closed, ends the event streams in good order.
+	streams bool         // true if it has streaming lists
+	// ending, when closed, ends the event streams without an error.
 	ending chan struct{}
-	events chan string // what is sent to one of those who have subscribed to containerd's events
-	// subscribers is how many these are.
+	events chan string // each message is sent to one subscriber of containerd's events
+	// subscribers is the number of these subscribers.
 	subscribers atomic.Int32
-	// answers, if it is set, has a token for each Version call that is answered; others hang.
+	// answers, if set, has a token for each Version call to answer; the others are stuck.
 	answers chan struct{}
 
 	mu sync.Mutex
@@ -90,7 +90,7 @@ func (s *wireServer) serve(t *testing.T) *grpc.Server {
 
 func (s *wireServer) endpoint() string { return "unix://" + s.socket }
 
-// wireListener hands the connections to the server too.
+// wireListener also records the connections in the server.
 type wireListener struct {
 	net.Listener
 	s *wireServer
@@ -106,7 +106,7 @@ func (l wireListener) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// cut closes every connection. It returns how many there have been.
+// cut closes every connection. It returns how many there have been so far.
 func (s *wireServer) cut() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +233,8 @@ func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
 	}
 }
 
-// What the server sees of each call is what the package documentation says under "On the
-// wire", whichever call is the first of a connection.
+// Of each call, the server sees what the package documentation says under "On the wire", whichever
+// call is a connection's first.
 func TestOnTheWire(t *testing.T) {
 	pod := &pleg.Pod{ID: "a",
 		Sandboxes:  []*pleg.Container{{ID: pleg.ContainerID{ID: "s"}}},
@@ -297,14 +297,14 @@ func TestOnTheWire(t *testing.T) {
 			}
 		}
 		for name, operate := range operations {
-			must(t, operate(t.Context(), r)) // on the connection of before
+			must(t, operate(t.Context(), r)) // on the existing connection
 			check(s.take())
 			cut := s.cut()
 			// A call may still fail on the broken connection.
 			waitFor(t, func() bool { return operate(t.Context(), r) == nil })
 			received := s.take()
 			check(received)
-			// The server notes a stream when it comes to it, maybe after its client has gone.
+			// The server may record a stream late, even after its client has gone.
 			received = slices.DeleteFunc(received, func(c wireCall) bool { return c.connection <= cut })
 			if len(received) == 0 || !slices.Contains(wantFirst[name], received[0].method) {
 				t.Errorf("%s: the first calls after the cut are %v, expected one of %v", name, received, wantFirst[name])

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// canceling returns its own error if the context has ended.
+// canceling is a fake whose GetPods returns its own error if the context has ended.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -28,7 +28,7 @@ type broken struct {
 	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
 	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
-	// watchExits ends at once.
+	// watchExits replaces the stream of exits.
 	watchExits func(connected func()) error
 	// The optional reports are valid by default.
 	silent bool
@@ -79,7 +79,7 @@ func (b *broken) WatchContainerExits(ctx context.Context, connected func(), obse
 	return b.Runtime.WatchContainerExits(ctx, connected, observe)
 }
 
-// pods breaks the pods of the node.
+// pods edits the node's list of pods.
 func pods(edit func(list []*pleg.Pod) []*pleg.Pod) func(b *broken) {
 	return func(b *broken) {
 		list, _ := b.Runtime.GetPods(context.Background(), true)
@@ -91,7 +91,7 @@ func pods(edit func(list []*pleg.Pod) []*pleg.Pod) func(b *broken) {
 	}
 }
 
-// editStatus breaks the statuses of the node.
+// editStatus edits the status of every pod.
 func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	return func(b *broken) {
 		b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -104,7 +104,7 @@ func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	}
 }
 
-// label gives the pod "a" labels and annotations, and its containers too.
+// label gives the pod "a" labels and annotations, and its containers labels.
 func label(b *broken) {
 	b.UpdatePod("a", func(pod *pleg.Pod) {
 		pod.Labels, pod.Annotations = map[string]string{"of": secret}, map[string]string{"of": secret}
@@ -114,10 +114,10 @@ func label(b *broken) {
 	})
 }
 
-// secret is what no problem may show.
+// secret must not be in any problem.
 const secret = "hunter2"
 
-// relabel has GetPod return the labelled pod "a" edited.
+// relabel makes GetPod return the labelled pod "a" as edited.
 func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
 	return func(b *broken) {
 		label(b)

@@ -60,8 +60,8 @@ func (r *Runtime) count(key callKey) callCount {
 	return callCount{}
 }
 
-// begin counts a call, and returns the faults that it runs into and, if one of them is
-// stale, the present list.
+// begin counts a call. It returns the faults that affect the call and, if one of them is stale, the
+// present list.
 func (r *Runtime) begin(m Method, uid types.UID) ([]*pleg.Pod, []*injectedFault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,7 +37,7 @@ const noSuchPod types.UID = "plegtest-no-such-pod"
 const noSuchContainer = "plegtest-no-such-container"
 
 // TestRuntime tests an implementation of pleg.Runtime. It calls rt in every way that the generator
-// does, and also with contexts that have ended, and with pods and containers that do not exist. It
+// does. It also uses contexts that have ended, and pods and containers that do not exist. It
 // returns nil, or an error that lists every problem: what was expected, what was seen, and why it
 // matters. rt must list the expected pods; if none are given, an empty runtime passes.
 //
@@ -82,7 +82,7 @@ type conformance struct {
 	mu       sync.Mutex
 	problems []error         // guarded by mu
 	seen     map[string]bool // the problems reported so far; guarded by mu
-	// leftBehind is set when a call did not return in time. Guarded by mu.
+	// leftBehind is true once a call has not returned in time. Guarded by mu.
 	leftBehind bool
 
 	// finished has the FinishedAt of exited containers by ID; guarded by mu.
@@ -91,7 +91,7 @@ type conformance struct {
 	returned []returned // what must not be modified any more; guarded by mu
 }
 
-// returned is something that the runtime returned, with a comparison to a copy of it.
+// returned is a value that the runtime returned, with a comparison to a copy of it.
 type returned struct {
 	what string
 	same func() bool

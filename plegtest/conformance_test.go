@@ -66,8 +66,7 @@ func TestTestRuntimePasses(t *testing.T) {
 	})
 }
 
-// What a runtime puts into Source is its own affair: it may be anything, and another each
-// time.
+// A runtime may put anything into Source, and a different value each time.
 func TestTestRuntimePassesAnySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := func() any { return func() {} } // which equals nothing, not even itself
@@ -106,7 +105,8 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
-// containerd sets StartedAt when the start has returned: what exits at once has finished by then.
+// containerd sets StartedAt after the start has returned. A container that exits at once has
+// finished by then.
 func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
@@ -124,7 +124,7 @@ func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	})
 }
 
-// After the clock was set back, a container is older by its time than the one that it replaced.
+// After the clock was set back, a container's time is earlier than its predecessor's.
 func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := aNode()
@@ -141,7 +141,7 @@ func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	})
 }
 
-// Maps without entries and no maps are the same.
+// A map without entries equals a nil map.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
@@ -322,7 +322,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"a nil status", func(b *broken) {
 			b.status = func(context.Context, *pleg.Pod) (*pleg.PodStatus, error) { return nil, nil }
 		}, "", "expected a status, saw nil and no error"},
-		{"a status that hangs", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPodStatus, "a") }, "",
+		{"a stuck status", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPodStatus, "a") }, "",
 			"GetPodStatus with a canceled context: expected an answer within 5s"},
 		{"a status without the context", func(b *broken) {
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -371,7 +371,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 					c.StartedAt, c.FinishedAt = c.FinishedAt.Add(time.Hour), c.StartedAt
 				}
 			}
-		}), "", "expected FinishedAt of an exited container after its StartedAt, saw it before for a1"},
+		}), "", "expected FinishedAt of an exited container after its StartedAt, saw an earlier one for a1"},
 		{"no end", editStatus(func(s *pleg.PodStatus) { s.ContainerStatuses[0].FinishedAt = time.Time{} }), "",
 			"expected FinishedAt of an exited container"},
 		{"an end that moves", func(b *broken) {
@@ -384,7 +384,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 				}
 				return s, err
 			}
-		}, "", "expected the same FinishedAt of an exited container each time, saw another than before for a1"},
+		}, "", "expected the same FinishedAt of an exited container each time, saw a different one for a1"},
 		{"container statuses oldest first", editStatus(func(s *pleg.PodStatus) {
 			for i, c := range s.ContainerStatuses {
 				c.CreatedAt = time.Unix(int64(i+1), 0)
@@ -491,7 +491,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 				return pod, nil
 			}
 		}, "", "expected the pod, or an error that is not ErrPodNotFound"},
-		{"a single pod that hangs", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPod, "a") }, "",
+		{"a stuck single pod", func(b *broken) { b.BlockIgnoringCancel(plegtest.GetPod, "a") }, "",
 			"GetPod with a canceled context: expected an answer within 5s"},
 
 		{"a stream that never connects", func(b *broken) { b.Block(plegtest.WatchContainerEvents, "") }, "",

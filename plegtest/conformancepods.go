@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// checkPods checks a list by itself, and returns its pods without nil ones and those
-// whose UID is missing or not unique.
+// checkPods checks a list by itself, and returns its pods without nil ones, those without UID and
+// duplicates.
 func (t *conformance) checkPods(call string, pods []*pleg.Pod) []*pleg.Pod {
 	good := []*pleg.Pod{}
 	known := make(map[types.UID]bool)
@@ -64,7 +64,7 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 	}
 }
 
-// checkOrder checks the order within a pod of a full list. Without exited containers, other orders are right.
+// checkOrder checks the order within a pod of a full list. Lists of running containers may differ.
 func (t *conformance) checkOrder(where string, pod *pleg.Pod) {
 	var aged []age
 	for _, c := range pod.Containers {
@@ -84,15 +84,16 @@ func (t *conformance) checkOrder(where string, pod *pleg.Pod) {
 	}
 }
 
-// age is what decides the place of a container among those of its pod.
+// age decides where a container stands in its pod's list.
 type age struct {
 	name, id  string
 	attempt   uint32
 	createdAt time.Time
 }
 
-// checkNewestFirst checks the order of containers by time. Those of one name are ordered by attempt, and then by time:
-// if the clock was set back, they stand in the places that their times would give that name.
+// checkNewestFirst checks the order of containers by time. Containers of one name are ordered by
+// attempt, then by time. If the clock was set back, they stand in the places that their times give
+// that name.
 func (t *conformance) checkNewestFirst(where, what string, list []age) {
 	byTime := slices.Clone(list)
 	slices.SortFunc(byTime, func(a, b age) int { return b.createdAt.Compare(a.createdAt) })
@@ -122,7 +123,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 
 // whyNewestFirst is why the order of containers matters.
 const whyNewestFirst = "the first container of a name counts as the present one:" +
-	" who takes the one that it replaced restarts it again and again"
+	" a consumer that takes its predecessor restarts it again and again"
 
 func (t *conformance) checkState(where, id string, s pleg.State) {
 	switch s {
@@ -134,7 +135,7 @@ func (t *conformance) checkState(where, id string, s pleg.State) {
 	}
 }
 
-// testStatuses inspects every listed pod, and one that does not exist.
+// testStatuses inspects every listed pod, and a pod that does not exist.
 func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	for _, pod := range pods {
 		t.testStatus(pod)
@@ -166,8 +167,8 @@ func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	}
 }
 
-// testGoneContainer inspects a pod that the list showed with a container which is gone since.
-// One pod is enough: that with the most containers.
+// testGoneContainer inspects a pod with a listed container that no longer exists. One pod is
+// enough: the one with the most containers.
 func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
 	if len(pods) == 0 {
 		return
@@ -187,7 +188,7 @@ func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
 	call := fmt.Sprintf("GetPodStatus(pod %q) with a container that is gone since the list", pod.ID)
 	a := ask(t, call, func(ctx context.Context) (*pleg.PodStatus, error) { return t.rt.GetPodStatus(ctx, &pod) })
 	const expected = "no error, and a status without that container"
-	const why = "a container that goes between list and inspection is nothing unusual, and must not cost the others theirs"
+	const why = "containers often go between list and inspection, and the others must keep their statuses"
 	switch {
 	case !a.ok:
 	case a.err != nil:
@@ -210,10 +211,10 @@ func (t *conformance) checkFinished(call string, s *pleg.Status) {
 	t.finished[s.ID.ID] = s.FinishedAt
 	t.mu.Unlock()
 	if known && !earlier.Equal(s.FinishedAt) {
-		// Without the times, so that a runtime that gets all wrong is reported once a container.
+		// Without the times, so that each container is reported only once.
 		t.problem(call, "the same FinishedAt of an exited container each time",
-			"another than before for "+s.ID.ID,
-			"the back-off of restarts begins at that time: one that moves never ends")
+			"a different one for "+s.ID.ID,
+			"the back-off of restarts begins at that time, and must not begin again")
 	}
 }
 
@@ -278,7 +279,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 		}
 		if listed := pod.Containers[i].ID; listed.Type != s.ID.Type {
 			t.problem(call, "the container's ID as in the list, "+listed.String(), s.ID.String(),
-				"who looks the container of an event up by its ContainerID does not find it")
+				"consumers look up the container of an event by its ContainerID")
 		}
 		switch {
 		case s.State != pleg.ContainerStateExited:
@@ -286,7 +287,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			t.problem(call, "FinishedAt of an exited container", "none for "+s.ID.ID,
 				"the back-off of restarts begins at that time")
 		case s.StartedAt.Sub(s.FinishedAt) >= startTakes:
-			t.problem(call, "FinishedAt of an exited container after its StartedAt", "it before for "+s.ID.ID,
+			t.problem(call, "FinishedAt of an exited container after its StartedAt", "an earlier one for "+s.ID.ID,
 				"how long it ran decides its back-off")
 			fallthrough
 		default:
@@ -303,8 +304,8 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 	t.checkSandboxes(call, pod, status)
 }
 
-// checkActive checks the active statuses: those of the containers in the newest sandbox, in
-// the same order, if that sandbox is ready.
+// checkActive checks the active statuses: those of the newest sandbox's containers, in the same
+// order, if that sandbox is ready.
 func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
 		return
@@ -361,7 +362,7 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	}
 }
 
-// testPodGetter lists every pod by itself, and one that does not exist.
+// testPodGetter lists every pod by itself, and a pod that does not exist.
 func (t *conformance) testPodGetter(pods []*pleg.Pod) {
 	getter, ok := t.rt.(pleg.PodGetter)
 	if !ok {
@@ -392,7 +393,7 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 	case !a.ok:
 	case a.err != nil:
 		t.problem(call, "the pod, which GetPods lists", quoted(a.err),
-			"the single-pod relist fails, or, after ErrPodNotFound, the pod counts as removed")
+			"the pod list fails, or, after ErrPodNotFound, the pod counts as removed")
 	case a.value == nil:
 		t.problem(call, "a pod", "nil and no error", "a nil pod is bad data; absence is ErrPodNotFound")
 	default:
@@ -404,8 +405,8 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 	}
 }
 
-// podDifference describes the first difference of two listings of a pod. It is empty if
-// they are equal. Source is the runtime's own affair, and may be anything.
+// podDifference describes the first difference of two listings of a pod. It is empty if they are
+// equal. It ignores Source, which may be anything.
 func podDifference(want, got *pleg.Pod) string {
 	a, b := reflect.ValueOf(toCompare(want)), reflect.ValueOf(toCompare(got))
 	for i := range a.NumField() {

@@ -22,8 +22,8 @@ type watch struct {
 	connects int  // calls of connected; guarded by mu
 	early    bool // observe came before connected; guarded by mu
 
-	// refused says that the stream ended with ErrEventsUnsupported, with an error before it
-	// was connected, or with a panic. It is set before done is closed.
+	// refused is true if the stream ended with ErrEventsUnsupported, with an error before it was
+	// connected, or with a panic. It is set before done is closed.
 	refused bool
 }
 
@@ -71,7 +71,7 @@ func (t *conformance) testStream(call string, open func(ctx context.Context, con
 	}
 	if w.early {
 		t.problem(call, "connected before the first observe", "observe first",
-			"what comes before is of no use to the generator")
+			"the generator cannot use what comes before")
 	}
 }
 
@@ -80,7 +80,7 @@ func (t *conformance) watch(ctx context.Context, w *watch) {
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
-			w.refused = true // it says so itself
+			w.refused = true // the panic is the problem to report
 			t.problem(w.call, "no panic", fmt.Sprintf("panic: %v", p),
 				"a broken stream would crash the agent")
 		}

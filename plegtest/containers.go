@@ -15,7 +15,7 @@ type lifeKey struct {
 	id  string
 }
 
-// life is what a status shows of a container and a listing does not.
+// life is the part of a container's status that a list does not show.
 type life struct {
 	createdAt, startedAt, finishedAt time.Time
 	exitCode                         int
@@ -164,8 +164,8 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	r.putLocked(&changed)
 }
 
-// changedLocked records that a pod replaced another, either of which may be nil: it
-// updates the lives of the containers, and emits the events.
+// changedLocked records that pod has replaced old; either may be nil. It updates the lives of the
+// containers, and emits the events.
 func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if old == pod {
 		return

@@ -52,7 +52,7 @@ func ExampleRuntime_Inject() {
 	// web <nil> 2
 }
 
-// The conformance test of an adapter is one call in a test of yours. Its error has every problem:
+// The conformance test of an adapter is one call in your test. Its error has every problem:
 //
 //	if err := plegtest.TestRuntime(runtime, "web"); err != nil {
 //		t.Error(err)

@@ -39,7 +39,7 @@ func TestRuntimeExits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := watch(ctx)
 
-		// Those that the test tells: early, late, twice, of no container.
+		// Exits that the test sends: early, late, twice, of no container.
 		early := pleg.ContainerExit{PodUID: "a", ContainerID: "a1", ExitCode: 3, FinishedAt: began}
 		if n := rt.EmitExit(early); n != 1 {
 			t.Error(n, "streams")
@@ -48,11 +48,11 @@ func TestRuntimeExits(t *testing.T) {
 		rt.EmitExit(pleg.ContainerExit{ContainerID: "an exec's", ExitCode: 1, FinishedAt: began})
 		rt.ExitContainer("a", "a1", 3, "Error") // silent
 
-		// Those that are told by themselves.
+		// Exits that the runtime sends by itself.
 		rt.EmitOnExit(true)
 		time.Sleep(time.Second)
 		rt.ExitContainer("a", "a2", 137, "OOMKilled")
-		rt.ExitContainer("a", "a2", 137, "OOMKilled") // it has
+		rt.ExitContainer("a", "a2", 137, "OOMKilled") // it has exited already
 		rt.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		rt.RestartContainer("a", "a3", "a4")
 		rt.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
@@ -71,7 +71,7 @@ func TestRuntimeExits(t *testing.T) {
 			t.Error(diff)
 		}
 
-		// The streams of events are others.
+		// Event streams are separate.
 		oops := errors.New("oops")
 		done = watch(t.Context())
 		if n := rt.BreakEventStreams(oops); n != 0 || rt.Streams() != 0 {

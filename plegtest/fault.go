@@ -37,8 +37,8 @@ type Fault struct {
 	// is healed.
 	Times int
 
-	// Stale makes the call return the state at its beginning, not the state after its delay or
-	// hang.
+	// Stale makes the call return the state at its beginning, not the state after it was delayed or
+	// blocked.
 	Stale bool
 	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
 	// call returns the context's error at once.
@@ -78,7 +78,7 @@ func (s *faultSet) add(f Fault) *injectedFault {
 	return in
 }
 
-// heal ends a fault, and releases the calls that hang in it.
+// heal ends a fault, and releases the calls that it blocks.
 func (s *faultSet) heal(in *injectedFault) {
 	s.faults = slices.DeleteFunc(s.faults, func(f *injectedFault) bool { return f == in })
 	select {
@@ -88,9 +88,8 @@ func (s *faultSet) heal(in *injectedFault) {
 	}
 }
 
-// hit returns the faults that a call runs into, and counts the call for them. A fault
-// that has hit its number of Times stays until it is healed, because calls may still
-// hang in it.
+// hit returns the faults that affect a call, and counts the call for them. A fault that has used up
+// its Times stays until it is healed, because it may still block calls.
 func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	var hit []*injectedFault
 	for _, f := range s.faults {

@@ -9,9 +9,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A test sets labels, annotations, attempts and the runtime handler in the pod. They are
-// listed as they are, shown in the statuses of sandboxes, and passed on by what makes a new
-// container or sandbox.
+// A test sets labels, annotations, attempts and the runtime handler in the pod. Lists and statuses
+// of sandboxes show them unchanged, and new containers and sandboxes get them.
 func TestRuntimeLabels(t *testing.T) {
 	pod := plegtest.NewPod("a", plegtest.Running("a1"))
 	pod.Labels, pod.Annotations = map[string]string{"app": "web"}, map[string]string{"note": "pod"}

@@ -29,7 +29,7 @@ type stream[E any] struct {
 	err    error
 }
 
-// streams are the streams of events, or those of exits. The runtime's lock guards them.
+// streams are all streams of events, or all streams of exits. The runtime's lock guards them.
 type streams[E any] struct {
 	open []*stream[E]
 	mode EventMode
@@ -42,8 +42,8 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	return watchStream(ctx, r, WatchContainerEvents, &r.events, connected, observe)
 }
 
-// WatchContainerExits is to exits what WatchContainerEvents is to events. For a runtime without
-// exit events, Fail it with [pleg.ErrEventsUnsupported].
+// WatchContainerExits is WatchContainerEvents for exits. For a runtime without exit events, make it
+// Fail with [pleg.ErrEventsUnsupported].
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	return watchStream(ctx, r, WatchContainerExits, &r.exits, connected, observe)
 }
@@ -79,7 +79,7 @@ func watchStream[E any](
 		case <-s.wake:
 		case <-s.broken:
 		}
-		// What is from before the break is delivered first.
+		// Events from before the break are delivered first.
 		for {
 			event, ok := s.next(r)
 			if !ok {

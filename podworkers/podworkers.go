@@ -45,16 +45,16 @@ type Result struct {
 	Done bool
 }
 
-// SyncFunc brings a pod closer to its desired state. It does one thing at most, because status does
-// not show the effect; with Result.Acted it is called again. If the pod is gone, exists is false
-// and status has only the ID; there may be several such calls. The status is shared and must not be
-// modified.
+// SyncFunc brings a pod closer to its desired state. A call does at most one thing, because its
+// status does not show the effect; with Result.Acted, SyncFunc is called again. If the pod is gone,
+// exists is false and status has only the ID; there may be several such calls. The status is shared
+// and must not be modified.
 //
 // After an error, it is called again with a back-off, whether or not it did something before it
 // failed.
 //
-// Calls for one pod never overlap; calls for different pods do. ctx is that of Run or Add. A Sync
-// that may block for long must return when ctx ends.
+// Calls for one pod never overlap; calls for different pods do. ctx is the context of the Run or
+// Add that started the worker. A Sync that may block for long must return when ctx ends.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
 // Options configure Workers. Sync is required; the rest has defaults.
@@ -70,7 +70,7 @@ type Options struct {
 	OnError func(pod types.UID, err error, retry time.Duration)
 }
 
-// Workers are the workers of an agent, at most one per pod. Its methods are safe for concurrent
+// Workers has the workers of an agent, at most one per pod. Its methods are safe for concurrent
 // use.
 type Workers struct {
 	// Set once by New.
@@ -153,7 +153,7 @@ func (w *Workers) wakeLocked(pod types.UID) bool {
 	if found {
 		select {
 		case wake <- struct{}{}:
-		default: // it is to be woken already
+		default: // a wake-up is already pending
 		}
 	}
 	return found
@@ -162,7 +162,7 @@ func (w *Workers) wakeLocked(pod types.UID) bool {
 // Wait returns when all workers have ended. It must only be called when the context of every Add has
 // ended, or no further Add begins.
 func (w *Workers) Wait() {
-	w.mu.Lock()   // an Add that saw its context before the end has begun its worker now
+	w.mu.Lock()   // an Add that checked its context in time has started its worker by now
 	w.mu.Unlock() //nolint:staticcheck // nothing is done under it
 	w.joined.Wait()
 }
@@ -172,7 +172,7 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 	acted, failures := time.Time{}, 0
 	for {
 		select {
-		case <-wake: // the look that follows sees what it is about
+		case <-wake: // the lookup below sees the change
 		default:
 		}
 		result, exists, err := w.sync(ctx, pod, &acted)
@@ -188,7 +188,7 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 				w.options.OnError(pod, err, after)
 			}
 			await(ctx, wake, after)
-		case result.Acted: // it may be one of the things that are tried again
+		case result.Acted: // keep failures: this may be a step of a retry
 		case (result.Done || !exists && after <= 0) && w.end(pod, wake):
 			return
 		default:
@@ -198,8 +198,8 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 	}
 }
 
-// sync looks at a pod as it was after acted, and calls Sync. If that may have done something, acted is
-// set to the present.
+// sync looks up the pod as it was after acted, and calls Sync. If Sync may have done something,
+// acted is set to now.
 func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (result Result, exists bool, err error) {
 	status, exists, err := w.generator.Cache().LookupNewerThan(ctx, pod, *acted)
 	if err != nil {
@@ -212,7 +212,7 @@ func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (re
 	return result, exists, err
 }
 
-// await waits until the worker is woken, ctx ends, or some time has passed, if that is more than zero.
+// await waits until the worker is woken, ctx ends or, if after is positive, that time has passed.
 func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 	var passed <-chan time.Time
 	if after > 0 {

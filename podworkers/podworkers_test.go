@@ -30,7 +30,7 @@ type call struct {
 	at   time.Duration // since the node began
 }
 
-// ticking is a clock that never has the same time twice, as a real one; that of a bubble stands still.
+// ticking is a clock that never has the same time twice, unlike a bubble's clock.
 type ticking struct {
 	clock.RealClock
 	ticks atomic.Int64
@@ -51,7 +51,7 @@ type node struct {
 	calls map[types.UID][]call
 }
 
-// newNode returns a node with some pods, which runs until the test ends. A call of sync is noted.
+// newNode starts a node with some pods until the test ends, and records the calls of sync.
 func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
 	n := &node{Runtime: plegtest.NewRuntime(), began: time.Now(), calls: make(map[types.UID][]call)}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Second, pleg.NewCache(), &ticking{})
@@ -89,12 +89,12 @@ func (n *node) note(pod types.UID, what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := call{what, time.Since(n.began).Truncate(time.Millisecond)}
-	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may be several calls
+	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may cause several calls
 		n.calls[pod] = append(all, c)
 	}
 }
 
-// takes fails the test if the calls for a pod, since it was called last, are others than these.
+// takes fails the test unless these are the calls for a pod since the last takes.
 func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	t.Helper()
 	synctest.Wait()
@@ -106,7 +106,7 @@ func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	delete(n.calls, pod)
 }
 
-// run has the node's pods have workers, and waits until they have looked.
+// run starts workers for the node's pods, and waits until each has looked.
 func (n *node) run() {
 	go func() { _ = n.Run(n.ctx, nil) }()
 	synctest.Wait()
@@ -136,13 +136,13 @@ func TestActsOnce(t *testing.T) {
 		time.Sleep(5*time.Second + 500*ms)
 		n.takes(t, "a", call{"app running", 0})
 		n.ExitContainer("a", "app", 1, "Error")
-		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // of the exit alone
+		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // for the exit only
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"app exited", 5500 * ms}, call{"app' running", 5520 * ms})
 	})
 }
 
-// Events that come while a worker is busy are one, and are not lost.
+// Events that come while a worker is busy are combined, and not lost.
 func TestEventsWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
@@ -159,8 +159,8 @@ func TestEventsWhileBusy(t *testing.T) {
 	})
 }
 
-// What fails is tried again, with a wait that doubles, up to the longest. An action between does not
-// end the back-off; nothing left to do does. Who wakes the worker does not have to wait.
+// A failure is retried after a wait that doubles, up to the longest. An action in between does not
+// end the back-off; having nothing left to do does. Wake ends the wait.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan func() (podworkers.Result, error), 20)
@@ -224,7 +224,7 @@ func TestInspectionFails(t *testing.T) {
 	})
 }
 
-// A pod that is stuck in the runtime holds up its own worker alone.
+// A pod that is stuck in the runtime delays only its own worker.
 func TestPodThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")), plegtest.NewPod("b", plegtest.Running("web")))
@@ -252,15 +252,15 @@ func TestEndsWithItsPod(t *testing.T) {
 		n.RemovePod("a")
 		n.takes(t, "a", call{"gone", 0})
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("again")))
 		n.takes(t, "a", call{"again running", 0})
 	})
 }
 
-// A worker of a pod that does not exist stays while there is something to wait for. So does one that is
-// woken while it does the last thing.
+// A worker of a pod that does not exist stays while it has something to wait for, or if it is woken
+// during its last call.
 func TestWorkerOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan podworkers.Result, 3)
@@ -271,14 +271,14 @@ func TestWorkerOfNoPod(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"gone", time.Minute})
 		if !n.Wake("a") {
-			t.Error("it has no worker")
+			t.Error("the pod has no worker")
 		}
 		results <- podworkers.Result{Done: true}
 		n.takes(t, "a", call{"gone", time.Minute})
 		results <- podworkers.Result{}
 		synctest.Wait()
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 	})
 }
@@ -294,7 +294,7 @@ func TestDone(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.takes(t, "a")
 		if n.Wake("a") {
-			t.Error("it has a worker still")
+			t.Error("the pod still has a worker")
 		}
 	})
 }
@@ -335,7 +335,7 @@ func TestRunUntilStop(t *testing.T) {
 		n.g.Start(t.Context())
 		n.run()
 		if !n.Wake("a") {
-			t.Error("it has no worker")
+			t.Error("the pod has no worker")
 		}
 	})
 }

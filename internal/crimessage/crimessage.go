@@ -1,5 +1,5 @@
-// Package crimessage treats the messages of CRI alike, whatever generated them. Those of
-// cri-api before 0.34 are gogo's, and no proto.Message.
+// Package crimessage handles CRI's messages alike, whatever generated them. cri-api's before 0.34
+// are gogo's, and do not implement proto.Message.
 package crimessage
 
 import (
@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// Message is what every generated message is.
+// Message is the interface of every generated message.
 type Message = protoadapt.MessageV1
 
-// Of returns a message as a proto.Message. Another value is nil.
+// Of returns a message as a proto.Message; nil for any other value.
 func Of(v any) proto.Message {
 	m, ok := v.(Message)
 	if !ok {
@@ -21,8 +21,8 @@ func Of(v any) proto.Message {
 	return protoadapt.MessageV2Of(m)
 }
 
-// IsGogo reports whether gogo's code encodes and decodes the message. It takes strings
-// that are not UTF-8, and drops fields that it does not know.
+// IsGogo reports whether gogo's code encodes and decodes the message. That code accepts strings
+// that are not UTF-8, and drops unknown fields.
 func IsGogo(m Message) bool {
 	_, is := m.(proto.Message)
 	return !is

@@ -1,5 +1,5 @@
-// Package printable escapes what a terminal or a reader could obey: names, reasons and
-// errors come from the runtime, and a terminal must not do what a pod is called.
+// Package printable escapes text that a terminal could obey. Names, reasons and errors come from
+// the runtime, and a pod's name must not control a terminal.
 package printable
 
 import (
@@ -12,9 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s with everything escaped that does not print: control characters, line
-// breaks, marks of direction, bytes that are no UTF-8. A backslash is escaped only beside
-// those.
+// Text returns s with everything escaped that does not print: control characters, line breaks,
+// marks of direction, invalid UTF-8. A backslash is escaped only in a text that has one of these.
 func Text(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, isHidden) {
 		return s
@@ -23,7 +22,7 @@ func Text(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// Lines is Text for a text of several lines.
+// Lines escapes each line like Text, and keeps the line breaks.
 func Lines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
@@ -32,8 +31,8 @@ func Lines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// JSON escapes what encoding/json leaves in a line as it is, such as the C1 control
-// characters, of which one is as good as ESC [. They can only be in strings.
+// JSON escapes the characters in a line that encoding/json leaves as they are, such as the C1
+// control characters; one of these works like ESC [. They can only be in strings.
 func JSON(line []byte) []byte {
 	if !bytes.ContainsFunc(line, isHidden) {
 		return line

@@ -21,12 +21,12 @@ type Config struct {
 	// PlainLists makes the server answer Unimplemented to StreamPodSandboxes and
 	// StreamContainers, as older runtimes do.
 	PlainLists bool
-	// EncodedLists makes the server encode a list without a filter once per change, and answer
-	// with the same bytes, in the same order, until the next change. The server then costs
-	// little in a benchmark.
+	// EncodedLists makes the server encode a list without a filter once per change. Until the next
+	// change, it answers with the same bytes, in the same order. The server then costs little in a
+	// benchmark.
 	EncodedLists bool
-	// EventBuffer is how many events the buffer of a reader holds, or the one of the runtime.
-	// The default is that of the model.
+	// EventBuffer is how many events each reader's buffer holds, or the runtime's one buffer. The
+	// default is the model's.
 	EventBuffer int
 	// BareEvents makes the server send events without the statuses of the sandbox and its
 	// containers.
@@ -35,8 +35,8 @@ type Config struct {
 	// its own events.
 	NoTaskExits bool
 	// ExitFiles is a folder, which must exist. The models of CRI-O write a file into it for each
-	// container that exits, as conmon does, also while the server is down: the name is the ID,
-	// and the content the exit code. Unlike CRI-O, they do not remove it.
+	// container that exits, as conmon does, even while the server is down. The name is the ID, and
+	// the content is the exit code. Unlike CRI-O, they do not remove it.
 	ExitFiles string
 }
 
@@ -50,7 +50,7 @@ var NewOption func(Config) any
 // Of returns the controls of a *criserver.Server. Package criserver sets it.
 var Of func(server any) Controls
 
-// Controls are methods of a server beside its exported ones.
+// Controls are methods of a server besides its exported ones.
 type Controls interface {
 	// InFlight returns how many calls of an RPC are in flight; the empty method counts all
 	// RPCs. An open stream is a call in flight.
@@ -58,9 +58,9 @@ type Controls interface {
 	// ResetCalls makes Server.Calls start from zero.
 	ResetCalls()
 
-	// OOMKill kills a process of a running container that is not its first, because the
-	// container has used up its memory. Its exit will have the reason "OOMKilled", whatever the
-	// exit code. containerd shows that reason from now on, while the container runs.
+	// OOMKill kills a process of a running container, but not its first one, because the container
+	// has used up its memory. Its exit will have the reason "OOMKilled", whatever the exit code.
+	// containerd shows that reason from now on, while the container runs.
 	OOMKill(containerID string) error
 
 	// EventStats returns the counts of the events so far.
@@ -68,17 +68,17 @@ type Controls interface {
 	// RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
 	// events are available.
 	RepeatEvents(count int)
-	// ShuffleEvents collects events until there are window of them, and then sends them in
-	// random order. 0 sends the collected events and turns shuffling off. With a window of 2,
-	// the event that a container stopped often comes before the event that it started. CRI-O
-	// does that to a container that exits at once.
+	// ShuffleEvents collects events until there are window of them, and then sends them in random
+	// order. 0 sends the collected events and turns shuffling off. With a window of 2, a
+	// container's stop is often reported before its start, as CRI-O does for a container that exits
+	// at once.
 	ShuffleEvents(window int)
 
 	// SendTaskExit reports an exit that the caller made up: earlier than it comes, twice, or of
 	// a container that does not exist. Only present subscribers get it.
 	SendTaskExit(e TaskExit)
-	// TaskExitReaders returns how many clients have subscribed to exits, and get those that come
-	// now. A client that has just opened the stream may not be among them yet.
+	// TaskExitReaders returns how many clients have subscribed to exits and get each further one. A
+	// client that has just opened the stream may not be among them yet.
 	TaskExitReaders() int
 }
 
@@ -107,13 +107,13 @@ type EventStats struct {
 type TaskExit struct {
 	// ContainerID is the container or sandbox.
 	ContainerID string
-	// ID is the process: ContainerID for the first of a container, another for a command that
-	// was executed in it. SendTaskExit reads an empty one as ContainerID.
+	// ID is the process: ContainerID for the container's first process, another ID for a command in
+	// the container. SendTaskExit reads an empty ID as ContainerID.
 	ID string
-	// PID is the process's PID. SendTaskExit reads 0 as that of the container's first process.
+	// PID is the process's PID. SendTaskExit reads 0 as the PID of the container's first process.
 	PID uint32
 	// ExitCode is the exit code.
 	ExitCode uint32
-	// ExitedAt is when it exited. SendTaskExit reads a zero one as now.
+	// ExitedAt is when the process exited. SendTaskExit reads the zero time as now.
 	ExitedAt time.Time
 }

@@ -40,7 +40,7 @@ type ContainerPlan struct {
 	StartAfter time.Duration
 	// RunFor is how long the container runs before it exits by itself; 0 is unlimited.
 	RunFor time.Duration
-	// ExitCode and Reason are those of the exit; see [criserver.Server.ExitContainer].
+	// ExitCode and Reason describe the exit; see [criserver.Server.ExitContainer].
 	ExitCode int
 	Reason   string
 	// Restarts is how often the container is restarted after it has exited by itself. Of the

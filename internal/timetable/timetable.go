@@ -26,7 +26,7 @@ type Timetable struct {
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
 	waiting []chan struct{} // of Settle; closed when nothing is due; guarded by mu
-	running bool            // the goroutine has been started; guarded by mu
+	running bool            // true once the goroutine has started; guarded by mu
 	stopped bool            // guarded by mu
 }
 
@@ -36,15 +36,15 @@ type entry struct {
 	do  func(at time.Time)
 }
 
-// New returns a timetable without plans. The clock must be that of the server.
+// New returns a timetable without plans. The clock must be the server's.
 func New(s *criserver.Server, c clock.Clock) *Timetable {
 	return &Timetable{
 		server: s, clock: c, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
-// at adds an entry: do runs at a time, at once if the time is past. do gets the time that
-// it was added for, so that entries that it adds do not drift.
+// at adds an entry: do runs at the given time, or at once if it is past. do gets its scheduled
+// time, so that entries that do adds do not drift.
 func (t *Timetable) at(when time.Time, do func(at time.Time)) {
 	t.enter(entry{at: when, do: do})
 }
@@ -66,8 +66,8 @@ func (t *Timetable) enter(es ...entry) {
 	t.wakeUp()
 }
 
-// Settle returns when every step that is due by the clock is done. It may block as the
-// operations of the server do.
+// Settle returns when every step that is due by the clock is done. It may block like the server's
+// operations.
 func (t *Timetable) Settle() {
 	t.mu.Lock()
 	if t.stopped || !t.running {

@@ -190,7 +190,7 @@ type guardedStream struct {
 	sent   int
 }
 
-// RecvMsg receives the request, and applies what faults do before the answer.
+// RecvMsg receives the request, and applies the effects of faults that precede the answer.
 func (g *guardedStream) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err

@@ -1,9 +1,8 @@
-// Package criserver is a CRI v1 runtime in the process of a test, on a unix socket. A
-// [Server] behaves like containerd or CRI-O, and simulates the pods that the test runs. It
-// refuses and reports every call that would change something. With [WithPrograms] it takes
-// changes instead, and its containers run programs of the test, so that an agent that runs
-// pods can be tested on it. As containerd and CRI-O do, it takes a prefix of an ID that no
-// other has for the ID.
+// Package criserver is a CRI v1 runtime in the process of a test, on a unix socket. A [Server]
+// behaves like containerd or CRI-O, and simulates the pods that the test runs. It refuses and
+// reports every call that would change something. With [WithPrograms] it accepts changes, and its
+// containers run programs of the test, so that a test can run an agent that runs pods. Like
+// containerd and CRI-O, it accepts a unique prefix of an ID.
 //
 // # Concurrency
 //

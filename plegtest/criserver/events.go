@@ -32,14 +32,14 @@ type eventHub struct {
 
 	isDown  bool          // between down and up
 	life    chan struct{} // closed by down; replaced when it is
-	streams *breakage     // what ends the streams there are; replaced when it does
+	streams *breakage     // ends the open streams; replaced when it does
 	readers []*eventReader
-	joined  bool // there has been a reader in this life
+	joined  bool // true if this life has had a reader
 	held    []heldEvent
 	history []*runtimeapi.ContainerEventResponse // the last maxHistory, oldest first
 	rand    *rand.Rand
 	window  int
-	waiting []*runtimeapi.ContainerEventResponse // for the window to be full
+	waiting []*runtimeapi.ContainerEventResponse // until the window is full
 	stats   serverconfig.EventStats
 	since   time.Time // when the event now being enqueued came; zero if none is
 }
@@ -57,7 +57,7 @@ type heldEvent struct {
 
 // eventReader is one stream.
 type eventReader struct {
-	// events is its buffer, of no length with eventsInTurn.
+	// events is its buffer; unbuffered with eventsInTurn.
 	events chan *runtimeapi.ContainerEventResponse
 	gone   chan struct{} // closed when the stream has ended
 }
@@ -93,9 +93,9 @@ func (c controls) EventStats() serverconfig.EventStats {
 	return stats
 }
 
-// BreakEventStreams ends every event stream: with err (see package
-// google.golang.org/grpc/status) or, if err is nil, without an error. The events in their
-// buffers are lost. For a broken connection, see CutConnections.
+// BreakEventStreams ends every event stream: with err (see package google.golang.org/grpc/status)
+// or, if err is nil, without an error. The events in the readers' buffers are lost. For a broken
+// connection, see CutConnections.
 func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
@@ -168,8 +168,7 @@ func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// lostForGood reports whether the runtime is down, and counts the event that is lost for
-// that reason.
+// lostForGood reports whether the runtime is down. If so, it counts the event as dropped.
 func (h *eventHub) lostForGood() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,7 +211,7 @@ func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.
 	}
 }
 
-// readersAt returns the readers of an event that is being enqueued since now.
+// readersAt returns the readers for an event whose enqueueing starts now.
 func (h *eventHub) readersAt(now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -298,8 +297,8 @@ func (h *eventHub) breakLocked(err error) {
 	h.streams = &breakage{broken: make(chan struct{})}
 }
 
-// down applies what happens to events when the runtime goes down: open and new streams
-// end, and events that are held or sent are lost.
+// down does to events what happens when the runtime goes down: open and new streams end, and held
+// and sent events are lost.
 func (h *eventHub) down() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -412,7 +411,7 @@ func (h *eventHub) serveOwn(stream eventStream) error {
 	}
 }
 
-// join adds a reader, and returns what will end its stream.
+// join adds a reader, and returns the breakage that will end its stream.
 func (h *eventHub) join(r *eventReader) *breakage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -434,7 +433,7 @@ func (h *eventHub) join(r *eventReader) *breakage {
 	return h.streams
 }
 
-// leave is the end of a stream. The queue of eventsBroadcast forgets its reader later.
+// leave ends a stream. With eventsBroadcast, the queue forgets the reader later.
 func (h *eventHub) leave(r *eventReader) {
 	h.mu.Lock()
 	h.stats.Readers--

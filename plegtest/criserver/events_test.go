@@ -25,7 +25,7 @@ import (
 
 type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// watchEvents opens an event stream, and waits until the server has that many readers.
+// watchEvents opens an event stream, and waits until the server has the given number of readers.
 func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runtimeapi.RuntimeServiceClient,
 	readers int) eventStream {
 	t.Helper()
@@ -42,7 +42,7 @@ func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {
 		if t.Context().Err() != nil {
-			t.Fatal("waited for nothing")
+			t.Fatal("the condition did not become true")
 		}
 		runtime.Gosched()
 	}
@@ -319,8 +319,8 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	}
 }
 
-// On CRI-O, a reader that does not read stops the events of all, and holds up nothing else.
-// When it is gone, what fitted into the channel comes.
+// On CRI-O, a reader that does not read stops the events of all readers, and blocks nothing else.
+// When it is gone, the events in the channel arrive.
 func TestEventsCRIOStallsForAll(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO),
 		serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 10}))
@@ -394,7 +394,7 @@ func TestEventsPayload(t *testing.T) {
 	}
 }
 
-// Events from while the runtime is down are lost, and so are events that were held then.
+// Events during an outage are lost, and so are events that were held when it began.
 func TestEventsAreLostWhileDown(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model))
@@ -416,7 +416,7 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 			t.Errorf("model %d: %s", model, diff)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
-		s.Down() // while what it sent may not have been read
+		s.Down() // although its events may not have been read
 	}
 }
 

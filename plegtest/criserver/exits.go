@@ -73,7 +73,7 @@ func (c controls) TaskExitReaders() int {
 	return len(c.exits.readers)
 }
 
-// processExited tells the exit of a container's or sandbox's first process, as the model does.
+// processExited reports the exit of a container's or sandbox's first process, as the model does.
 func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) {
 	if !s.cfg.crio {
 		code := uint32(exitCode) //nolint:gosec // exit codes are small
@@ -85,12 +85,12 @@ func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) 
 	}
 	path := filepath.Join(s.cfg.own.ExitFiles, id)
 	temporary := path + ".ABCDEF"
-	// A folder that the test has taken away gets no files.
+	// If the test has removed the folder, no file is written.
 	_ = errors.Join(os.WriteFile(temporary, []byte(strconv.Itoa(int(exitCode))), 0o600), os.Rename(temporary, path))
 }
 
-// exitHub delivers containerd's own events. As in containerd, who subscribes gets all that come later, and has a
-// queue without a bound.
+// exitHub delivers containerd's own events. As in containerd, a subscriber gets all later events,
+// from an unbounded queue of its own.
 type exitHub struct {
 	mu      sync.Mutex
 	readers map[*exitReader]struct{} // guarded by mu
@@ -140,7 +140,7 @@ func (h *exitHub) take(r *exitReader) []rawMessage {
 	return taken
 }
 
-// eventsService is containerd's service of its own events, as far as it reads.
+// eventsService is the reading part of containerd's service of its own events.
 var eventsService = grpc.ServiceDesc{
 	ServiceName: "containerd.services.events.v1.Events",
 	HandlerType: (*any)(nil),
@@ -202,7 +202,7 @@ func subscribe(server any, stream grpc.ServerStream) error {
 	}
 }
 
-// encodeTaskExit returns the message that containerd sends of an exit.
+// encodeTaskExit returns containerd's message about an exit.
 func encodeTaskExit(e serverconfig.TaskExit) rawMessage {
 	exit := appendBytes(nil, 1, []byte(e.ContainerID))  // container_id
 	exit = appendBytes(exit, 2, []byte(e.ID))           // id

@@ -20,8 +20,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// subscribe opens containerd's stream of events. The filter is in a message whose first field
-// is a string too.
+// subscribe opens containerd's stream of events. It sends the filter in another message whose first
+// field is a string too.
 func subscribe(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface, filter string) grpc.ClientStream {
 	t.Helper()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
@@ -40,8 +40,8 @@ func subscribe(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface,
 
 const tasksExit = `topic=="/tasks/exit",namespace=="k8s.io"`
 
-// Exits are told for each process of the models' containers: of a program that ends, is killed,
-// and of a command in it.
+// The exit of each process is reported: of a program that ends or is killed, and of a command in
+// its container.
 func TestTaskExits(t *testing.T) {
 	end := make(chan struct{})
 	program := criserver.Program{
@@ -97,11 +97,11 @@ func TestTaskExits(t *testing.T) {
 		if len(told) > 0 {
 			t.Errorf("one more: %q", <-told)
 		}
-		// The end of the last stream.
+		// This ends the last stream.
 		w.server.Down()
 		synctest.Wait()
 		if _, ok := <-told; ok {
-			t.Error("the stream goes on")
+			t.Error("the stream did not end")
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	}
 }
 
-// A file of each container that ends while it runs, and of no sandbox.
+// Each running container that ends gets an exit file; a sandbox gets none.
 func TestExitFiles(t *testing.T) {
 	dir := t.TempDir()
 	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),

@@ -136,8 +136,7 @@ func names(req any, object string) bool {
 	return namesInWriting(req, object)
 }
 
-// before applies what a fault does before the answer, and returns the error with which
-// the call fails.
+// before applies the effects of a fault that precede the answer, and returns the error of the call.
 func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 	if f.Delay > 0 {
 		timer := g.clock.NewTimer(f.Delay)

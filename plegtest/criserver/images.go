@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images serves the images: those that the server has programs for.
+// images serves the images for which the server has programs.
 type images struct {
 	runtimeapi.UnimplementedImageServiceServer
 	s *Server
@@ -24,8 +24,7 @@ func (c *images) ListImages(context.Context,
 	return r, nil
 }
 
-// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there is an
-// empty answer.
+// ImageStatus implements runtimeapi.ImageServiceServer. The answer for a missing image is empty.
 func (c *images) ImageStatus(_ context.Context,
 	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	name := req.GetImage().GetImage()
@@ -35,8 +34,8 @@ func (c *images) ImageStatus(_ context.Context,
 	return &runtimeapi.ImageStatusResponse{Image: imageOf(name)}, nil
 }
 
-// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it answers for
-// the images that are there.
+// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it succeeds for the
+// existing images.
 func (c *images) PullImage(_ context.Context,
 	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := req.GetImage().GetImage()

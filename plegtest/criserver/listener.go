@@ -81,8 +81,8 @@ type gatedConn struct {
 	called   atomic.Bool
 }
 
-// RemoteAddr returns an address that leads to the connection: that of a unix socket's client
-// has no name.
+// RemoteAddr returns an address that contains the connection, because a unix socket's client has no
+// name.
 func (c *gatedConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
 // connAddr is the address of a client.
@@ -91,8 +91,7 @@ type connAddr struct {
 	conn *gatedConn
 }
 
-// isFirst reports whether it is called for the first time: for the first call on the
-// connection.
+// isFirst reports true once: for the first call on the connection.
 func (c *gatedConn) isFirst() bool { return !c.called.Swap(true) }
 
 func (c *gatedConn) Read(p []byte) (int, error) {

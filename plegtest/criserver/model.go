@@ -7,19 +7,18 @@ import (
 )
 
 // Model is the runtime that the CRI server imitates: its answer to Version, whether it streams
-// lists, how it delivers events, and other differences between runtimes. TestModelIsTheRuntime of
-// internal/e2e compares Containerd2 and CRIO with the real runtimes, call by call.
+// lists, how it delivers events, and other differences between runtimes. The end-to-end tests
+// compare Containerd2 and CRIO with the real runtimes, call by call.
 type Model int
 
 const (
-	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers.
-	// Each reader has a buffer of 100; while it is full, the server's own operations wait
-	// for the reader. While there is no reader, events are held for five minutes, and the
-	// next reader gets them first. The server notices that a reader is gone when there is
-	// an event for it, which is lost; each further event is lost with a probability of ½,
-	// or else the queue notices too, and holds it. The last event of a sandbox comes
-	// before the sandbox disappears from the list. As every containerd, it has a stream of
-	// events of its own beside CRI's, which reports exits before CRI shows them.
+	// Containerd2 is containerd 2.4, the default. Events are broadcast to all readers. Each reader
+	// has a buffer of 100; while it is full, the server's own operations wait for the reader. While
+	// there is no reader, events are held for five minutes, and the next reader gets them first.
+	// The server notices that a reader is gone at the next event, which is lost. Each further event
+	// is lost with probability ½; otherwise the queue notices too, and holds it. The last event of
+	// a sandbox comes before the sandbox disappears from the list. Like every containerd, it also
+	// has its own stream of events, which reports exits before CRI shows them.
 	Containerd2 Model = iota
 	// Containerd17 is containerd 1.7. There is one stream with a buffer of 1000; while it is full,
 	// events are dropped. Each event goes to only one of the readers. A call whose reader is gone
@@ -37,9 +36,9 @@ const (
 	// RemovePodSandbox sends no event for the objects that it removes. A container that is stopped
 	// before it was started has exited with code 2, at a time before 1970. Each further stop of an
 	// exited container sets a new finish time. A stopped sandbox keeps its address. A container's
-	// listed time of creation is earlier than that of its status, and changes when the runtime
-	// restarts. When containers are removed or their sandbox is stopped, they have 10 s to end. A
-	// connection whose first call has another content-type than application/grpc is closed.
+	// creation time in lists is earlier than in its status, and changes when the runtime restarts.
+	// When containers are removed or their sandbox is stopped, they have 10 s to end. A connection
+	// whose first call has another content-type than application/grpc is closed.
 	CRIO
 	// CRIOWithoutEvents is CRIO in its default configuration: it ends every event stream
 	// at once, without an error.
@@ -49,10 +48,10 @@ const (
 // habits are the behaviour of a model.
 type habits struct {
 	name, version  string
-	crio           bool       // what is said of CRIO, but for events
-	missingIsError bool       // stopping what is not there
-	refusal        codes.Code // of a container for a stopped sandbox
-	knowsExits     bool       // also those from while it was down
+	crio           bool       // as documented at CRIO, but for events
+	missingIsError bool       // stopping a missing object is an error
+	refusal        codes.Code // of a container in a stopped sandbox
+	knowsExits     bool       // even exits during an outage
 	streamingLists bool
 	events         eventHabit
 	eventBuffer    int
@@ -65,9 +64,9 @@ type eventHabit int
 const (
 	eventsUnimplemented eventHabit = iota
 	eventsEndAtOnce
-	eventsShared    // one buffer for all readers; each event to one of them; full drops
-	eventsInTurn    // one buffer; one sender sends each event to all readers; full drops
-	eventsBroadcast // a buffer for each; full blocks the operation
+	eventsShared    // one buffer for all readers; each event to one of them; drops when full
+	eventsInTurn    // one buffer; one sender sends each event to all readers; drops when full
+	eventsBroadcast // a buffer per reader; the operation waits when full
 )
 
 func (m Model) habits() habits {

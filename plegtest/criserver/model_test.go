@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// What the models show beside states and names, in one place: whoever changes one is told here
-// before TestModelIsTheRuntime of internal/e2e says whether the real ones agree.
+// What the models show besides states and names. A change of a model fails here first;
+// TestModelIsTheRuntime of internal/e2e compares the models with the real runtimes.
 func TestModelsDiffer(t *testing.T) {
 	zero := time.Time{}.UnixNano()
 	for _, tc := range []struct {
@@ -106,8 +106,8 @@ func TestModelsDiffer(t *testing.T) {
 	}
 }
 
-// CRI-O closes a connection whose first call is not exactly application/grpc; later calls may
-// be what they like.
+// CRI-O closes a connection whose first call is not exactly application/grpc; later calls may have
+// any content-type.
 func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO))
 	list := func(c runtimeapi.RuntimeServiceClient) error {
@@ -149,7 +149,8 @@ func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 	t.Errorf("the numbers of lost events were %v", lost)
 }
 
-// A start that fails: containerd's container has exited without an event, CRI-O's never was.
+// If a start fails, containerd's container has exited without an event, and CRI-O's was never
+// created.
 func TestProgramsFailToStart(t *testing.T) {
 	missing := map[string]criserver.Program{"image": {
 		Start: func(p *criserver.Process) error { return errors.New("no " + p.Args[0]) },
@@ -182,7 +183,7 @@ func TestProgramsFailToStart(t *testing.T) {
 	}
 }
 
-// CRI-O asks containers to end, and waits 10 s for it, where containerd kills them.
+// CRI-O asks containers to end and waits up to 10 s; containerd kills them at once.
 func TestProgramsAreAskedToEnd(t *testing.T) {
 	for _, tc := range []struct {
 		model criserver.Model
@@ -208,7 +209,8 @@ func TestProgramsAreAskedToEnd(t *testing.T) {
 	}
 }
 
-// containerd 1.6 does not stop what is not there, and containerd shows who runs out of memory.
+// containerd 1.6 cannot stop a missing object, and containerd shows which container runs out of
+// memory.
 func TestContainerdsHabits(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		_, err := w.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: "none"})

@@ -39,8 +39,8 @@ const (
 const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
 	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
 
-// What CRI-O lists as a container's creation is the beginning of it, and is a little later
-// after each restart; its status has the end.
+// CRI-O lists the time when a container's creation began, a little later after each restart. The
+// status has the time when the creation ended.
 const (
 	crioCreation = 50 * time.Millisecond
 	crioRestart  = 60 * time.Microsecond
@@ -60,12 +60,12 @@ type PodConfig struct {
 	// IPs are the sandbox's addresses, the primary one first; nil for a new one, an
 	// empty slice for none.
 	IPs []string
-	// Labels and Annotations are set beside the kubelet's own.
+	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
 	// RuntimeHandler is the runtime handler; empty for the default one.
 	RuntimeHandler string
 
-	asGiven bool // by a client, who sets all labels and annotations
+	asGiven bool // true if a client set all labels and annotations
 }
 
 // ContainerConfig describes a container.
@@ -74,13 +74,13 @@ type ContainerConfig struct {
 	Name string
 	// Image is the image; empty for "registry.example/<name>:1".
 	Image string
-	// Labels and Annotations are set beside the kubelet's own.
+	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
 	// PID is the PID of the first process, in the verbose status and in containerd's own events; 0
 	// selects a PID that no process has.
 	PID int
 
-	asGiven bool // by a client, who sets all labels and annotations
+	asGiven bool // true if a client set all labels and annotations
 }
 
 // simSandbox is a sandbox. Its messages are replaced, never modified.
@@ -102,11 +102,11 @@ type simContainer struct {
 	attempt                          uint32
 	state                            runtimeapi.ContainerState
 	createdAt, startedAt, finishedAt int64
-	listedAt                         int64 // the time of creation that lists have
+	listedAt                         int64 // the creation time in lists
 	exitCode                         int32
 	reason, message                  string
-	outOfMemory                      bool // a process of it was killed for that
-	exitLost                         bool // it has exited while the runtime was down, which does not know how
+	outOfMemory                      bool // true if one of its processes was killed for that
+	exitLost                         bool // true if it exited while containerd was down, which does not know how
 	sandbox                          *simSandbox
 	place                            int      // in node.containers
 	process                          *process // nil if it runs no program
@@ -229,7 +229,7 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
-// with returns defaults with what is given.
+// with returns the defaults, overridden by the given values.
 func with(given, defaults map[string]string) map[string]string {
 	maps.Copy(defaults, given)
 	return defaults
@@ -295,7 +295,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 		PodSandboxId: s.item.Id,
 		Metadata:     &runtimeapi.ContainerMetadata{Name: config.Name, Attempt: c.attempt},
 		Image:        &runtimeapi.ImageSpec{Image: imageID, UserSpecifiedImage: config.Image},
-		ImageRef:     imageID, // the status has the real one: so does containerd
+		ImageRef:     imageID, // as in containerd, the status has the real one
 		ImageId:      imageID,
 		Labels:       labels,
 		Annotations:  annotations,
@@ -387,7 +387,7 @@ func (n *node) containerLocked(id string) (*simContainer, error) {
 	return findLocked(n, "container", n.ctrByID, id)
 }
 
-// findLocked finds what has an ID or, as in containerd and CRI-O, a prefix of one that no other has.
+// findLocked finds an object by its ID or, as in containerd and CRI-O, by a unique prefix of it.
 func findLocked[T any](n *node, kind string, byID map[string]*T, id string) (*T, error) {
 	if found := byID[id]; found != nil {
 		return found, nil
@@ -413,7 +413,7 @@ func findLocked[T any](n *node, kind string, byID map[string]*T, id string) (*T,
 	return found, nil
 }
 
-// wholeIDsLocked replaces prefixes of IDs of a sandbox and of a container with the IDs, if there are such.
+// wholeIDsLocked completes unique prefixes of the IDs of a sandbox and of a container.
 func (n *node) wholeIDsLocked(sandbox, container string) (wholeSandbox, wholeContainer string) {
 	if s, err := n.sandboxLocked(sandbox); err == nil {
 		sandbox = s.item.Id

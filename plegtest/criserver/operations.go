@@ -142,8 +142,9 @@ func (c controls) OOMKill(containerID string) error {
 }
 
 // KillContainer kills a running container with exit code 137, like a client's StopContainer without
-// a grace period. Containerd changes no other container. With CRI-O, a container that was not
-// started exits with code 2, and an exited container gets a new finish time, without an event.
+// a grace period. With containerd, a container that is not running stays as it is. With CRI-O, a
+// container that was not started exits with code 2, and an exited container gets a new finish time,
+// without an event.
 func (s *Server) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -162,7 +163,7 @@ func (s *Server) KillContainer(containerID string) error {
 	return nil
 }
 
-// killLocked ends a container that has not exited, as far as the runtime does.
+// killLocked ends a container that has not exited, if the model does so.
 func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	switch {
@@ -236,7 +237,7 @@ func (s *Server) RemovePodSandbox(sandboxID string) error {
 		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	var events []*runtimeapi.ContainerEventResponse
-	if s.cfg.crio { // tells of the exits, and of nothing that it removes
+	if s.cfg.crio { // sends events for the exits, and none for the removals
 		for _, c := range sb.containers {
 			events = s.killLocked(events, c)
 		}
@@ -344,7 +345,7 @@ func (s *Server) removeLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	events = s.killLocked(events, c)
 	if c.process != nil {
-		c.process.exit() // also one that was never started, or its context would stay until Stop
+		c.process.exit() // even if never started: its context would stay until Stop
 	}
 	s.node.removeContainerLocked(c)
 	s.containerChanged(deleteTopic, c.item.Id)
@@ -361,7 +362,7 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 		return events
 	}
 	sb.ready = false
-	if !s.cfg.crio { // whose sandboxes have no process
+	if !s.cfg.crio { // CRI-O's sandboxes have no process
 		s.processExited(sb.item.Id, madeUpPID(sb.item.Id), exitKilled, s.node.now())
 	}
 	s.node.showSandboxLocked(sb)
@@ -380,7 +381,7 @@ func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	for _, c := range sb.containers {
 		event.ContainersStatuses = append(event.ContainersStatuses, c.status)
 	}
-	if s.cfg.crio { // those of the pod's other sandboxes too
+	if s.cfg.crio { // CRI-O adds those of the pod's other sandboxes
 		for _, c := range s.node.containers {
 			if c.sandbox != sb && c.sandbox.config.UID == sb.config.UID {
 				event.ContainersStatuses = append(event.ContainersStatuses, c.status)
@@ -390,8 +391,8 @@ func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	return event
 }
 
-// deletedLocked returns the last event of a sandbox that containerd 2 is removing: its time of
-// creation is lost already.
+// deletedLocked returns the last event of a sandbox that containerd 2 is removing. The sandbox's
+// creation time is already lost.
 func (s *Server) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.item.Id, sb)
 	if old := event.PodSandboxStatus; old != nil {

@@ -26,14 +26,14 @@ func WithModel(m Model) Option {
 	return func(c *config) { c.habits = m.habits() }
 }
 
-// WithVersion sets the runtime's name and version, the answer to Version. The default is
-// that of the model.
+// WithVersion sets the runtime's name and version, the answer to Version. The default is the
+// model's.
 func WithVersion(runtimeName, runtimeVersion string) Option {
 	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
-// WithListener makes the server listen with a function of the caller instead of on a socket,
-// so that it and its clients can run in a testing/synctest bubble, over a bufconn of package
+// WithListener makes the server listen with the given function instead of on a socket. The server
+// and its clients can then run in a testing/synctest bubble, over a bufconn of package
 // google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
 func WithListener(listen func() (net.Listener, error)) Option {
 	return func(c *config) { c.listen = listen }

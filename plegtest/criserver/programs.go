@@ -31,14 +31,14 @@ type Program struct {
 
 // Process is one run of a program.
 type Process struct {
-	// ContainerID, ContainerName and Image are those of the container.
+	// ContainerID, ContainerName and Image are the container's.
 	ContainerID, ContainerName, Image string
-	// PodUID, PodNamespace and PodName are those of its pod.
+	// PodUID, PodNamespace and PodName are its pod's.
 	PodUID                types.UID
 	PodNamespace, PodName string
 	// Attempt is the container's restart count.
 	Attempt uint32
-	// Args are the container's command and arguments; of an Exec, the command.
+	// Args are the container's command and arguments; for Exec, the command.
 	Args []string
 	// Env is the container's environment.
 	Env map[string]string
@@ -69,8 +69,8 @@ type process struct {
 	terminate func()
 }
 
-// newProcess returns a process that ends with exitLocked, which every exit of a container
-// passes, when its container is removed, or with ctx, the server's.
+// newProcess returns a process that ends with its container's exit, in exitLocked, with the
+// container's removal, or with the server's ctx.
 func newProcess(ctx context.Context, program Program, p Process) *process {
 	terminate := make(chan struct{})
 	p.Terminate = terminate

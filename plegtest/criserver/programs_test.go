@@ -129,7 +129,7 @@ func programs() map[string]criserver.Program {
 	}
 }
 
-// What a program returns is its container's exit code, and a panic is one as well.
+// A program's result is its container's exit code, and a panic has an exit code, too.
 func TestProgramsExit(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		for image, want := range map[string]int32{"exits": 5, "panics": 2, "tag": 7} {
@@ -150,8 +150,8 @@ func TestProgramsExit(t *testing.T) {
 	})
 }
 
-// A program that ends when asked to exits as it wants to; one that does not is killed when
-// the timeout is over.
+// A program that ends when asked keeps its own exit code. A program that does not end is killed
+// after the timeout.
 func TestProgramsStop(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		for _, c := range []struct {

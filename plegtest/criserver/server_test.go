@@ -488,7 +488,7 @@ func TestServerDownUpFreezeThaw(t *testing.T) {
 	if err := <-errs; err != nil {
 		t.Error(err)
 	}
-	s.Freeze() // and is stopped frozen
+	s.Freeze() // the server stops while it is frozen
 }
 
 func TestServerManyContainers(t *testing.T) {
@@ -513,7 +513,7 @@ func TestServerManyContainers(t *testing.T) {
 	}
 }
 
-// A prefix of an ID that no other has is as good as the ID, as with containerd and CRI-O.
+// A unique prefix of an ID is as good as the ID, as with containerd and CRI-O.
 func TestServerResolvesPrefixes(t *testing.T) {
 	for model, ambiguous := range map[criserver.Model]codes.Code{
 		criserver.Containerd2: codes.Unknown, criserver.CRIO: codes.NotFound,

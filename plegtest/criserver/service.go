@@ -48,8 +48,8 @@ func (c *service) ListContainers(_ context.Context,
 	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
 }
 
-// streams are the streaming lists. cri-api has them since 0.36; with an older one they are
-// methods that gRPC does not know. Their messages are encoded as those of the plain lists.
+// streams are the streaming lists. cri-api has them since 0.36; with an older version gRPC does not
+// know the methods. Their messages are encoded like those of plain lists.
 var streams = map[string]func(*Server, grpc.ServerStream) error{
 	"StreamPodSandboxes": func(s *Server, stream grpc.ServerStream) error {
 		var req runtimeapi.ListPodSandboxRequest
@@ -121,7 +121,7 @@ func (c *service) ContainerStatus(_ context.Context,
 	return resp, nil
 }
 
-// infoLocked is the info of a verbose status, of which containerd and CRI-O have these fields in common.
+// infoLocked returns the info of a verbose status: the fields that containerd and CRI-O share.
 func (n *node) infoLocked(s *simSandbox, id string, running bool, pid uint32) map[string]string {
 	cgroup := id
 	if n.crio {

@@ -15,8 +15,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// writingCalls are the CRI methods that a server with programs serves beside the reading
-// ones.
+// writingCalls are the CRI methods that a server with programs serves besides the reading ones.
 var writingCalls = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
 	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true,
@@ -72,8 +71,7 @@ func (c *service) StopPodSandbox(ctx context.Context,
 	return &runtimeapi.StopPodSandboxResponse{}, c.stopped(c.s.StopPodSandbox(req.PodSandboxId))
 }
 
-// stopped returns the error of stopping something that is not there. Most runtimes return
-// none.
+// stopped returns the model's error for a stop of a missing object. Most runtimes return none.
 func (c *service) stopped(err error) error {
 	if c.s.cfg.missingIsError {
 		return err
@@ -157,8 +155,7 @@ func (c *service) StartContainer(_ context.Context,
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-// processOf returns the process of a container; nil if it has none, as one that the server's
-// own methods made.
+// processOf returns the process of a container; nil if the server's own methods made the container.
 func (c *service) processOf(containerID string) (*process, error) {
 	c.s.node.mu.Lock()
 	defer c.s.node.mu.Unlock()
@@ -181,7 +178,7 @@ func (c *service) StopContainer(ctx context.Context,
 	return &runtimeapi.StopContainerResponse{}, c.stopped(c.s.KillContainer(req.ContainerId))
 }
 
-// beforeRemoval is what the runtime does for containers that it is going to kill.
+// beforeRemoval does what the runtime does before it kills containers.
 func (c *service) beforeRemoval(ctx context.Context, ids ...string) (err error) {
 	if c.s.cfg.crio {
 		_, err = c.letEnd(ctx, crioGrace, ids...)
@@ -189,8 +186,8 @@ func (c *service) beforeRemoval(ctx context.Context, ids ...string) (err error) 
 	return err
 }
 
-// letEnd asks the programs of containers to end, and waits until they have, or the grace
-// period is over. It reports whether there was any, and all have ended.
+// letEnd asks the programs of containers to end, and waits for them, at most for the grace period.
+// It reports whether there were any, and all have ended.
 func (c *service) letEnd(ctx context.Context, grace time.Duration, ids ...string) (bool, error) {
 	var ending []*process
 	for _, id := range ids {

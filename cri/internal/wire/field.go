@@ -1,6 +1,6 @@
-// Package wire reads encoded messages without decoding them: their fields, the items of a list,
-// and whether an item is the same as when it was decoded. Of CRI it knows that items and their IDs
-// are fields with number 1.
+// Package wire reads encoded messages without decoding them: their fields, the items of a list, and
+// whether an item is the same as when it was decoded. It assumes of CRI only that items and their
+// IDs are fields with number 1.
 package wire
 
 import (
@@ -49,7 +49,7 @@ func Next(message []byte) (number protowire.Number, value []byte, length int) {
 // idNumber is the number of the ID in a runtime.v1.PodSandbox and a runtime.v1.Container.
 const idNumber = 1
 
-// ID returns the ID of an item if it is the first field, as in every known encoder.
+// ID returns the ID of an item if it is the first field. Every known encoder writes it first.
 func ID(message []byte) []byte {
 	if len(message) == 0 {
 		return nil
@@ -60,8 +60,8 @@ func ID(message []byte) []byte {
 	return nil
 }
 
-// Each calls f with each field of a message: its number, and its value, which is bytes
-// or a varint; a field of another type has neither. It reports whether the message is one.
+// Each calls f with each field of a message: its number and its value, which is bytes or a varint.
+// A field of another type has neither. Each reports whether the message is well-formed.
 func Each(message []byte, f func(number int, value []byte, n uint64)) bool {
 	for len(message) > 0 {
 		number, value, length := Next(message)

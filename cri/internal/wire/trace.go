@@ -15,23 +15,23 @@ import (
 // lists, and the map fields in them, in random order. So the top-level fields of each
 // item are compared:
 //
-//   - Labels and annotations are map fields. There must be as many entries as before, and
-//     their 64-bit hashes, of a random seed, must have the same sum, whatever their order.
-//     So of 2^64 changes one is missed, until something else of the item changes. The time
-//     is proportional to the entries, however many there are, and no second copy of them is
-//     held. To find the bytes of each among those of before, for the kubelet's four labels
-//     only, took as long, and a third longer beside ten more (BenchmarkIdleRelistLabels).
+//   - Labels and annotations are map fields. There must be as many entries as before, and their
+//     64-bit hashes, of a random seed, must have the same sum, whatever their order. One change in
+//     2^64 is missed until something else of the item changes. The time is proportional to the
+//     number of entries, and no second copy of them is held. Finding each entry among the previous
+//     bytes took as long with the kubelet's four labels, and a third longer with ten more
+//     (BenchmarkIdleRelistLabels).
 //   - All other fields must be present with the same bytes in the same order. This
 //     includes the state, and every field that a runtime might change although the API
 //     forbids it.
 //
-// Fields with the same bytes in the same order decode to the same values, known or
-// unknown, repeated or not. So do the entries of a map in any order, if no key occurs
-// twice; an item in which one does is never recognised. The result "same" is therefore
-// exact but for the hashes. The result "not the same" need not be: the item is then decoded
-// as a whole, which also rejects malformed bytes.
+// Fields with the same bytes in the same order decode to the same values, known or unknown,
+// repeated or not. The entries of a map do so in any order, if no key occurs twice; an item with a
+// repeated key is never recognised. The result "same" is therefore exact but for the hashes. The
+// result "not the same" may be wrong: the item is then decoded as a whole, which also rejects
+// malformed bytes.
 
-// Maps are the numbers of the fields of an item that are maps.
+// Maps has the numbers of an item's map fields.
 type Maps [2]protowire.Number
 
 // entry reports whether a field is an entry of a map.
@@ -42,14 +42,14 @@ func (m Maps) entry(number protowire.Number, value []byte) bool {
 // mapSeed is the seed of the hashes of all traces.
 var mapSeed = maphash.MakeSeed()
 
-// Trace is what is kept of the bytes of an item to recognise it.
+// Trace is what is kept of an item's bytes to recognise the item.
 type Trace struct {
-	// fields are the fields that are not maps, one after the other, in one string: lists
-	// come in random order, and the cost of comparing is the cost of fetching.
+	// fields has the fields that are not maps in one string. Lists come in random order, so most of
+	// the cost of comparing is fetching memory.
 	fields string
 	maps   entries
-	// usable is false if the item cannot be recognised by its bytes, usually because
-	// the client decoded it and there are none.
+	// usable is false if the item cannot be recognised by its bytes, usually because the client
+	// decoded it and did not keep them.
 	usable bool
 }
 
@@ -65,8 +65,8 @@ func (e *entries) add(field []byte) {
 	e.hash += maphash.Bytes(mapSeed, field)
 }
 
-// TraceOf returns the trace of an item. decoded is the number of entries of its maps that
-// decoding it has given. The trace does not retain the message.
+// TraceOf returns the trace of an item. decoded is how many map entries the decoded item has. The
+// trace does not retain the message.
 func TraceOf(message []byte, maps Maps, decoded int) Trace {
 	var t Trace
 	var fields []byte
@@ -83,7 +83,7 @@ func TraceOf(message []byte, maps Maps, decoded int) Trace {
 		message = message[length:]
 	}
 	t.fields = string(fields)
-	t.usable = t.maps.number == decoded // else a key occurs twice, and their order counts
+	t.usable = t.maps.number == decoded // else a key occurs twice, and the order of its entries counts
 	return t
 }
 
