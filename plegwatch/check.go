@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,6 +21,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/printable"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // The exit codes of --check, as node-problem-detector expects them of a custom plugin.
@@ -88,45 +91,74 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	defer resp.Body.Close()
 	// ctx does not end a connection that has switched protocols.
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
-	var report pleg.HealthReport
+	var report agentReport
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
 		return unknown(fmt.Sprintf("%s, without a health report, of %s", resp.Status, address))
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
+		if report.Level == plegz.LevelWarning {
+			return verdict{exitHealthy, fit("PLEG is healthy, but " + trouble(&report, now()))}
+		}
 		return verdict{exitHealthy, fit(fmt.Sprintf("PLEG is healthy: %d pods", report.Pods))}
 	case http.StatusServiceUnavailable:
-		return verdict{exitUnhealthy, fit("PLEG is not healthy: " + trouble(report, now()))}
+		return verdict{exitUnhealthy, fit("PLEG is not healthy: " + trouble(&report, now()))}
 	default:
 		return unknown(resp.Status + " of " + address)
 	}
 }
 
-// trouble describes in a few words what is wrong, because the reason of a report is too long for a verdict.
-func trouble(r pleg.HealthReport, now time.Time) string {
-	var stuck []pleg.FailingPod
-	for _, p := range r.FailingPods {
-		if !p.StuckSince.IsZero() {
-			stuck = append(stuck, p)
+// agentReport is what a verdict needs of the answer of plegz.Healthz.
+type agentReport struct {
+	plegz.Condition
+	pleg.HealthReport
+	FailingPods []struct {
+		pleg.FailingPod
+		Container string
+	}
+}
+
+// trouble describes what is worst in a few words, because the sentence of a report is too long for a verdict. The
+// pod and the container come first, so that the cut takes the rest.
+func trouble(r *agentReport, now time.Time) string {
+	since := func(t time.Time) string {
+		if t = t.UTC(); now.Sub(t) > 12*time.Hour {
+			return t.Format(" since 2 Jan 15:04 UTC")
+		}
+		return t.Format(" since 15:04:05 UTC")
+	}
+	name := func(i int) string {
+		p := r.FailingPods[i]
+		return strings.TrimSuffix(p.Namespace+"/"+p.Name+" "+p.Container, " ")
+	}
+	stuck, more := -1, ""
+	for i, p := range r.FailingPods {
+		if !p.StuckSince.IsZero() && (stuck < 0 || p.StuckSince.Before(r.FailingPods[stuck].StuckSince)) {
+			stuck = i
 		}
 	}
-	listed := "no list yet"
-	if !r.LastRelist.IsZero() {
-		age := now.Sub(r.LastRelist)
-		if age < time.Minute && len(stuck) > 0 {
-			return fmt.Sprintf("%d pods are stuck, one is %s/%s", len(stuck), stuck[0].Namespace, stuck[0].Name)
-		}
-		listed = fmt.Sprintf("no list for %v", roughly(age))
+	if n := len(r.FailingPods) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
 	}
-	switch {
-	case len(r.CallsInFlight) > 0:
-		c := r.CallsInFlight[0]
-		return fmt.Sprintf("%s; %s hangs for %v", listed, c.Method, roughly(now.Sub(c.Since)))
+	unlisted := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool { return c.ObjectID != "" })
+	switch list := r.StuckRelist; {
+	case list != nil && list.Frozen:
+		return "the runtime has answered nothing" + since(list.Since)
+	case stuck >= 0:
+		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more
+	case list != nil && unlisted >= 0:
+		return r.CallsInFlight[unlisted].Object + " is stuck" + since(list.Since)
+	case list != nil:
+		return "a container blocks the lists" + since(list.Since)
+	case r.RelistError != "" && r.LastRelist.IsZero():
+		return "no list yet; " + ending(r.RelistError)
 	case r.RelistError != "":
-		return listed + "; " + ending(r.RelistError)
-	default:
-		return listed + "; " + r.Reason
+		return "no list" + since(r.LastRelist) + "; " + ending(r.RelistError)
+	case len(r.FailingPods) > 0:
+		return name(0) + " cannot be inspected" + more
 	}
+	_, sentence, _ := strings.Cut(r.Sentence, ": ")
+	return cmp.Or(sentence, r.Reason)
 }
 
 // checkRuntime asks the runtime, which must answer and list its pods.

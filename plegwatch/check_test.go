@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/test/proctest"
 	"github.com/kubepleg/pleg/plegtest/criserver"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // checked runs a check, which must print one line of at most 80 bytes, and nothing else.
@@ -66,7 +68,7 @@ func TestCheckAgent(t *testing.T) {
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
 	defer agent.Close()
 	address := agent.Listener.Addr().String()
-	healthz := func(r pleg.HealthReport) http.HandlerFunc {
+	healthz := func(r agentReport) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz answers
 			if !r.Healthy {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -75,28 +77,48 @@ func TestCheckAgent(t *testing.T) {
 		}
 	}
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	since := func(d time.Duration) string { return ago(d).UTC().Format("since 15:04") }
 	long := strings.Repeat("länger ", 100)
+	fine := pleg.HealthReport{Healthy: true, Pods: 104}
+	failing := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second), RelistError: long + "connection refused"}
+	blocked := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second),
+		CallsInFlight: []pleg.RuntimeCall{{Method: "ListContainers", Since: ago(189 * time.Second)}},
+		StuckRelist:   &pleg.StuckRelist{Since: ago(189 * time.Second)}}
+	unlisted, frozen, exits := blocked, blocked, fine
+	unlisted.CallsInFlight = append(unlisted.CallsInFlight, pleg.RuntimeCall{Method: "ContainerStatus",
+		Object: "container shop/db-0/db (3f2a61d0c9b84…)", ObjectID: "3f2a61d0c9b84e5f", Since: ago(time.Minute)})
+	frozen.StuckRelist = &pleg.StuckRelist{Since: ago(189 * time.Second), Frozen: true}
+	withPods := func(h pleg.HealthReport, pods ...pleg.FailingPod) agentReport {
+		r := agentReport{Condition: plegz.Condition{Level: plegz.LevelWarning}, HealthReport: h}
+		r.FailingPods = slices.Grow(r.FailingPods, len(pods))[:len(pods)]
+		for i, p := range pods {
+			r.FailingPods[i].FailingPod, r.FailingPods[i].Container = p, "db"
+		}
+		return r
+	}
+	is := pleg.FailingPod{Namespace: "shop", Name: "db-0", StuckSince: ago(time.Hour)}
+	later := pleg.FailingPod{Namespace: "shop", Name: "db-1", StuckSince: ago(time.Minute)}
+	fails := pleg.FailingPod{Namespace: "shop", Name: "is-not-stuck", Failures: 1}
 	for _, tt := range []struct {
 		answer http.HandlerFunc
 		code   int
 		says   string
 	}{
-		{healthz(pleg.HealthReport{Healthy: true, Pods: 104}), 0, "PLEG is healthy: 104 pods"},
-		{healthz(pleg.HealthReport{
-			Reason: long, LastRelist: ago(190 * time.Second),
-			CallsInFlight: []pleg.RuntimeCall{{Method: "ListContainers", Since: ago(189 * time.Second)}},
-		}), 1, "PLEG is not healthy: no list for 3m10s; ListContainers hangs for 3m9s"},
-		{healthz(pleg.HealthReport{
-			Reason: long, LastRelist: ago(time.Second),
-			FailingPods: []pleg.FailingPod{
-				{Name: "is-not-stuck", Failures: 1},
-				{Namespace: "shop", Name: "db-0", StuckSince: ago(time.Hour)},
-				{Namespace: "shop", Name: "db-1", StuckSince: ago(time.Hour)},
-			},
-		}), 1, "PLEG is not healthy: 2 pods are stuck, one is shop/db-0"},
-		{healthz(pleg.HealthReport{Reason: long, RelistError: long + "connection refused"}), 1,
+		{healthz(agentReport{HealthReport: fine}), 0, "PLEG is healthy: 104 pods"},
+		{healthz(withPods(fine, is)), 0, "PLEG is healthy, but shop/db-0 db is stuck " + since(time.Hour)},
+		{healthz(withPods(fine, fails)), 0, "PLEG is healthy, but shop/is-not-stuck db cannot be inspected"},
+		{healthz(agentReport{HealthReport: exits, Condition: plegz.Condition{
+			Level: plegz.LevelWarning, Sentence: "Degraded: the event stream is broken: no."}}), 0,
+			"PLEG is healthy, but the event stream is broken: no."},
+		{healthz(withPods(blocked, fails, later, is)), 1,
+			"PLEG is not healthy: shop/db-0 db is stuck " + since(time.Hour)},
+		{healthz(withPods(blocked)), 1, "PLEG is not healthy: a container blocks the lists " + since(189*time.Second)},
+		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: container shop/db-0/db (3f2a61d0c9b84…) is stuck "},
+		{healthz(withPods(frozen)), 1, "PLEG is not healthy: the runtime has answered nothing " + since(189*time.Second)},
+		{healthz(withPods(failing)), 1, "PLEG is not healthy: no list " + since(190*time.Second)},
+		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: long + "connection refused"})), 1,
 			"PLEG is not healthy: no list yet; ... "},
-		{healthz(pleg.HealthReport{Reason: long}), 1, "no list yet; länger"},
+		{healthz(withPods(pleg.HealthReport{Reason: long})), 1, "PLEG is not healthy: länger"},
 		{http.NotFound, 2, "404 Not Found"},
 		{func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, 2, "200 OK, without a health"},
 		{func(w http.ResponseWriter, _ *http.Request) {
@@ -119,7 +141,8 @@ func TestCheckAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { _ = http.Serve(l, healthz(pleg.HealthReport{Healthy: true, Pods: 7})) }()
+	fine.Pods = 7
+	go func() { _ = http.Serve(l, healthz(agentReport{HealthReport: fine})) }()
 	checked(t, 0, "PLEG is healthy: 7 pods", "--listen", "unix://"+socket)
 }
 

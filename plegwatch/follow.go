@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // healthPeriod is the time between two readings of the health.
@@ -24,9 +27,9 @@ type follower struct {
 	events  int // printed
 	others  int // not printed, because of the filter
 	initial int // not printed, because they had happened before the watch began
-	// The condition that was logged last.
-	healthy bool
-	stream  pleg.StreamState
+	// The condition that was logged last, as logged returns it, and when.
+	logged   string
+	loggedAt time.Time
 }
 
 func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p printer, log *slog.Logger) *follower {
@@ -71,18 +74,31 @@ func (f *follower) print(e *pleg.PodLifecycleEvent) error {
 	return nil
 }
 
-// noteHealth logs the health when it has changed.
+// noteHealth logs the health at each change of its level, and at most every ten seconds if something else is wrong.
 func (f *follower) noteHealth() {
-	r := f.generator.HealthReport()
-	if r.Healthy == f.healthy && r.Stream.State == f.stream {
+	c := plegz.NewCondition(f.generator)
+	now, state := time.Now(), stateOf(c)
+	sameLevel := strings.HasPrefix(f.logged, string(c.Level))
+	if state == f.logged || sameLevel && now.Sub(f.loggedAt) < 10*time.Second {
 		return
 	}
-	f.healthy, f.stream = r.Healthy, r.Stream.State
-	if r.Healthy {
-		f.log.Info("Healthy", conditionOf(r)...)
-	} else {
-		f.log.Warn("Not healthy", conditionOf(r)...)
+	f.logged, f.loggedAt = state, now
+	about := conditionOf(f.generator.HealthReport())
+	if len(c.Notes) > 0 {
+		about = append(about, "notes", strings.Join(c.Notes, " "))
 	}
+	level := map[plegz.Level]slog.Level{plegz.LevelWarning: slog.LevelWarn, plegz.LevelError: slog.LevelError}[c.Level]
+	f.log.Log(context.Background(), level, c.Sentence, about...)
+}
+
+var withTime = regexp.MustCompile(`\(for [^)]*\)|\d+ (other )?pods? (has|have) been inspected|[0-9.]+`)
+
+// stateOf returns the level of a condition and what is wrong, without what changes with time.
+func stateOf(c plegz.Condition) string {
+	if c.Level == plegz.LevelOK {
+		return string(c.Level)
+	}
+	return string(c.Level) + " " + withTime.ReplaceAllString(c.Sentence, "")
 }
 
 // summarize logs a summary in one line.
@@ -103,9 +119,6 @@ func conditionOf(r pleg.HealthReport) []any {
 	about := []any{"pods", r.Pods, "stream", r.Stream.State}
 	if r.Stream.Error != "" && r.Stream.State != pleg.StreamConnected {
 		about = append(about, "streamError", r.Stream.Error)
-	}
-	if !r.Healthy {
-		about = append(about, "reason", r.Reason)
 	}
 	return about
 }

@@ -208,7 +208,7 @@ func TestWait(t *testing.T) {
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--wait", "--initial", "--runtime-endpoint", path}, &stdout, &stderr)
 	stderr.await(t, regexp.MustCompile(`msg=Watching runtime="a CRI runtime that has not answered yet at unix://`+path))
-	stderr.await(t, regexp.MustCompile(`level=WARN msg="Not healthy" .*`+path+`: the runtime has not answered yet`))
+	stderr.await(t, regexp.MustCompile(`level=ERROR msg="Not healthy: .*`+path+`: the runtime has not answered yet`))
 	if stdout.String() != "" {
 		t.Errorf("events of no runtime:\n%s", &stdout)
 	}
@@ -218,7 +218,7 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout.await(t, regexp.MustCompile(`default/web +sandbox +Started +ready`))
-	stderr.await(t, regexp.MustCompile(`msg=Healthy`))
+	stderr.await(t, regexp.MustCompile(`msg="Healthy: `))
 	signal()
 	if code := w.await(t); code != exitOK {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
@@ -257,7 +257,7 @@ func TestFiltered(t *testing.T) {
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
 		&stdout, &stderr)
-	stderr.await(t, regexp.MustCompile(`msg=Healthy`)) // db has been read, and counted
+	stderr.await(t, regexp.MustCompile(`msg="Healthy: `)) // db has been read, and counted
 	runPod("web")
 	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
 	stdout.await(t, regexp.MustCompile(`shop/web +sandbox +Started`))

@@ -131,7 +131,7 @@ func TestPortIsTaken(t *testing.T) {
 		"--listen", "unix://" + path}, &stdout, &stderr)
 	stderr.await(t, regexp.MustCompile(`level=ERROR msg="The address is taken`))
 	stderr.await(t, regexp.MustCompile(`address=unix://`))
-	stderr.await(t, regexp.MustCompile(`msg=Healthy`))
+	stderr.await(t, regexp.MustCompile(`msg="Healthy: `))
 	l.Close()
 	if address := served(t, &stderr); address != l.Addr().String() {
 		t.Errorf("served at %s", address)

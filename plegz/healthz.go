@@ -9,8 +9,8 @@ import (
 )
 
 // Healthz returns a handler for an agent's /healthz: 200 while the generator is healthy, and 503
-// with the reason while it is not. The answer is JSON: the sentence and the notes of the page, and
-// the pleg.HealthReport, cut as on the page. Items of callsInFlight, failingPods and
+// with the reason while it is not. The answer is JSON: a Condition as on the page, and the
+// pleg.HealthReport, cut as on the page. Items of callsInFlight, failingPods and
 // stuckRelist.suspects also have the pod's namespace and name, and container, containerID and
 // sandboxID, as far as they are known. Healthz panics if generator is nil.
 //

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 	"github.com/kubepleg/pleg/plegz"
 )
@@ -22,6 +24,7 @@ type healthz struct {
 	Sentence    string
 	StuckRelist struct {
 		Answered int
+		Frozen   bool
 		Suspects []struct{ Name, Container, ContainerID, SandboxID string }
 	}
 }
@@ -33,6 +36,20 @@ func (n *node) askHealthz() (h healthz) {
 	plegz.Healthz(n.pleg).ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil))
 	n.must(json.Unmarshal(w.Body.Bytes(), &h))
 	return h
+}
+
+// lateAgent starts a generator of its own, which does not wait for the runtime.
+func (n *node) lateAgent() *pleg.GenericPLEG {
+	n.t.Helper()
+	runtime, err := cri.Dial(n.daemon.Endpoint(), cri.WithoutExitEvents())
+	n.must(err)
+	g := pleg.New(runtime, pleg.WithLogger(testLogger(n.t)))
+	g.Start(n.ctx)
+	n.t.Cleanup(func() {
+		g.Stop()
+		runtime.Close()
+	})
+	return g
 }
 
 // shell returns the output of a command, with this containerd's state folder in place of the usual one.
@@ -85,6 +102,13 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	if found != pod.SandboxID {
 		t.Errorf("config.json: %s", found)
 	}
+	late := n.lateAgent()
+	n.eventually("an agent that starts now names the container", func() string {
+		if c := plegz.NewCondition(late); !strings.Contains(c.Sentence, "/wedged/stuck ("+id[:13]+"…) has blocked the lists since ") {
+			return c.Sentence
+		}
+		return ""
+	})
 	pid, err := strconv.Atoi(n.shell(`pgrep -d, -f "[c]ontainerd-shim.* -id ` + suspect.SandboxID + `"`))
 	n.must(err)
 	n.must(unix.Kill(pid, unix.SIGKILL))
@@ -99,6 +123,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 		}
 		return ""
 	})
+	n.must(late.WaitForSync(n.ctx))
 	if !n.daemon.Alive(well) {
 		t.Error("the other pod has ended too")
 	}
@@ -113,8 +138,15 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 	defer thaw()
 	n.eventually("the sentence", func() string {
 		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Degraded: nothing has been answered since ") ||
-			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || h.StuckRelist.Answered != 0 {
+			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || !h.StuckRelist.Frozen || len(h.StuckRelist.Suspects) > 0 {
 			return h.Sentence
+		}
+		return ""
+	})
+	late := n.lateAgent()
+	n.eventually("the sentence of an agent that starts now", func() string {
+		if c := plegz.NewCondition(late); !strings.HasPrefix(c.Sentence, "Not healthy: nothing has been answered since ") {
+			return c.Sentence
 		}
 		return ""
 	})

@@ -102,7 +102,7 @@ func TestStuckCallIsNamed(t *testing.T) {
 	if err := n.ExitContainer(id, 1, "Error"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, tab, `/^Degraded: ContainerStatus of container app .* for pod shop\/payment-0 has not been answered since /`+
+	await(t, tab, `/^Degraded: container app .* of pod shop\/payment-0 has been stuck since /`+
 		`.test(document.getElementById('sentence').innerText)`)
 	await(t, tab, lane("payment-0")+`.includes('stuck')`)
 	heal()
@@ -209,7 +209,7 @@ func TestWhatIsReadOut(t *testing.T) {
 	heal()
 	await(t, tab, `document.getElementById('spoken').textContent === 'Healthy'`)
 	got := evaluate[[]string](t, tab, `readOut`)
-	if len(got) != 2 || !strings.Contains(got[0], "has not been answered since") || got[1] != "Healthy" {
+	if len(got) != 2 || !strings.Contains(got[0], "has been stuck since") || got[1] != "Healthy" {
 		t.Errorf("read out: %q", got)
 	}
 }
