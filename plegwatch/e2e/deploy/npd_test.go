@@ -102,6 +102,7 @@ func TestNodeProblemDetector(t *testing.T) {
 			claim(t, rule.Path == "/usr/local/bin/plegwatch" && rule.Timeout <= c.PluginConfig.Timeout,
 				"the rule runs the program, no longer than any plugin may run")
 			claim(t, c.PluginConfig.MaxOutputLength == 80, "80 bytes are kept")
+			claim(t, c.PluginConfig.EnableMessageChangeBasedConditionUpdate, "the message changes with the cause")
 
 			s := proctest.CRIServer(t)
 			s.RunPod(criserver.PodConfig{Name: "web"})
