@@ -112,7 +112,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start(context.WithoutCancel(ctx)) // until Stop, so that the last report is of a running generator
 	defer generator.Stop()
 	if len(f.listen) > 0 {
-		served, err := serve(f.listen, f.wait, newHandler(f, generator, registry), log)
+		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry), log)
 		if err != nil {
 			return err
 		}

@@ -136,10 +136,16 @@ func TestEndpointUntilSignal(t *testing.T) {
 		!strings.Contains(body, `kubelet_runtime_operations_total{operation_type="version"}`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
-	if code, body := get(t, "http://"+address+"/"); code != http.StatusOK ||
-		!strings.Contains(body, "node-7") ||
-		!regexp.MustCompile(`default/web +running +nginx `).MatchString(body) {
-		t.Errorf("/: %d\n%s", code, body)
+	// The page is read once a second, and after events.
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		code, body := get(t, "http://"+address+"/")
+		if code == http.StatusOK && strings.Contains(body, "node-7, plegwatch devel") &&
+			regexp.MustCompile(`default/web +running +nginx `).MatchString(body) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("/: %d\n%s", code, body)
+		}
 	}
 	stream, err := http.Get("http://" + address + "/?format=stream") // still open when the signal comes
 	if err != nil || stream.StatusCode != http.StatusOK {

@@ -156,9 +156,11 @@ func listenAddress(address string) string {
 	return address
 }
 
-func newHandler(f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
+// newHandler returns the handler of all paths. The page records history until ctx ends.
+func newHandler(ctx context.Context, f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName)))
+	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName), plegz.WithRecording(ctx),
+		plegz.WithVersion(program+" "+buildOf().version), plegz.WithLinks("/metrics", "/healthz")))
 	mux.Handle("/metrics", &answers{next: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
 	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator)})
 	if f.pprof {

@@ -50,10 +50,10 @@
 //
 // # History
 //
-// The first request gets the present state. It starts a subscription with the name "plegz", which
-// records history: containers and pods that are gone, events and samples. Recording ends ten minutes
-// after the last request, or at Stop if no stream is open. Without a recording nothing runs, and
-// nothing is kept. WithHistory bounds the history.
+// A subscription with the name "plegz" records history: containers and pods that are gone, events and
+// samples. It begins with the first request, and ends ten minutes after the last request, or at Stop
+// if no stream is open. Without a recording nothing runs, and nothing is kept. WithRecording records
+// all the time. WithHistory bounds the history.
 //
 // More requests cost the generator no more: its pods are read at most five times a second, and its
 // health report and the metrics once. All requests between two changes get the same text or JSON, and

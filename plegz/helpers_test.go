@@ -93,14 +93,14 @@ func (n *node) get(target string) *httptest.ResponseRecorder {
 
 // state is the part of the JSON that the tests read.
 type state struct {
-	Time                      time.Time
-	Level, Sentence, Position string
-	Version                   string
-	Links                     []string
-	StartedAt, AwaySince      time.Time
-	Notes                     []string
-	Health                    pleg.HealthReport
-	Witnesses                 []struct {
+	Time                                 time.Time
+	Level, Sentence, Position            string
+	Version                              string
+	Links                                []string
+	StartedAt, AwaySince, RecordingSince time.Time
+	Notes                                []string
+	Health                               pleg.HealthReport
+	Witnesses                            []struct {
 		Witness         string
 		Active          bool
 		Exits, Refusals int

@@ -1,6 +1,9 @@
 package plegz
 
-import "strings"
+import (
+	"context"
+	"strings"
+)
 
 // DefaultHistory is how many events the page remembers, and how many containers and pods that are gone.
 const DefaultHistory = 1000
@@ -13,7 +16,8 @@ type options struct {
 	version string
 	links   []string
 	labels  bool
-	hosts   []string // Host headers by which other machines may ask; empty if they may not
+	hosts   []string        // Host headers by which other machines may ask; empty if they may not
+	record  context.Context // history is recorded until it ends; nil if only after requests
 	history int
 }
 
@@ -61,6 +65,11 @@ const AnyHost = "*"
 func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.hosts = hosts }
 }
+
+// WithRecording records history from now until ctx ends, instead of from the first request. A node
+// with a change a second costs a quarter more CPU time then. The handler has a goroutine until ctx
+// ends.
+func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
 // WithHistory sets how many events the page remembers, and how many containers and pods that are gone. A
 // zero or negative number selects DefaultHistory, the default. A thousand entries take about two megabytes.

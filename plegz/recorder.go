@@ -51,6 +51,11 @@ func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 	for _, c := range generator.Collectors() {
 		_ = r.gatherer.Register(c) // missing metrics are not drawn
 	}
+	if r.options.record != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.beginLocked()
+	}
 	return r
 }
 
@@ -92,20 +97,24 @@ func newEpoch() string {
 	return hex.EncodeToString(b[:])
 }
 
-// record records history until nobody has asked for recordFor. It is the recorder's only goroutine.
+// record records history until nobody has asked for recordFor, but not before the context of WithRecording ends. It is the recorder's only goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
 	tick := time.NewTicker(samplePeriod)
 	defer tick.Stop()
 	var flush <-chan time.Time
+	var kept <-chan struct{}
+	if r.isKept() {
+		kept = r.options.record.Done()
+	}
 	calls := durations{gatherer: r.gatherer}
 	r.takeWitnesses(calls.read(&sample{}))
 	for {
 		select {
 		case e, open := <-events:
 			if !open { // the generator was stopped
-				if r.end(func() bool { return r.streams == 0 }) {
+				if r.end(func() bool { return r.streams == 0 && !r.isKept() }) {
 					return
 				}
 				events = r.generator.Subscribe(ctx)
@@ -115,17 +124,25 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 			if flush == nil {
 				flush = time.After(batch) //nolint:forbidigo // real time, as the viewers see it
 			}
+		case <-kept:
+			kept = nil
+			if r.end(func() bool { return r.streams == 0 }) {
+				return
+			}
 		case <-flush:
 			flush = nil
 			r.observe()
 		case <-tick.C:
-			if r.end(func() bool { return r.streams == 0 && r.clock.Since(r.asked) > recordFor }) {
+			if r.end(func() bool { return r.streams == 0 && !r.isKept() && r.clock.Since(r.asked) > recordFor }) {
 				return
 			}
 			r.sample(&calls)
 		}
 	}
 }
+
+// isKept reports whether the context of WithRecording is running.
+func (r *recorder) isKept() bool { return r.options.record != nil && r.options.record.Err() == nil }
 
 // end drops the history if isOver, called with mu held, returns true.
 func (r *recorder) end(isOver func() bool) bool {

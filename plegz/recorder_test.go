@@ -1,12 +1,40 @@
 package plegz_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
 )
+
+// With WithRecording, the page has what happened since the agent's start, and over a Stop. The recording ends with its
+// context.
+func TestRecordsFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := plegtest.NewRuntime()
+		ctx, cancel := context.WithCancel(t.Context())
+		n := newIdleNode(t, fake, fake, plegz.WithRecording(ctx))
+		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
+		n.g.Start(t.Context())
+		n.pass(time.Hour)
+		n.ExitContainer(uid, "nginx", 1, "Error")
+		n.pass(time.Hour)
+		n.g.Stop()
+		n.g.Start(t.Context())
+		n.pass(time.Hour)
+		if s := n.state(); len(s.Events) != 1 || *s.Events[0].ExitCode != 1 || !s.RecordingSince.Equal(s.StartedAt) {
+			t.Errorf("events %+v, recording since %v", s.Events, s.RecordingSince)
+		}
+		cancel()
+		synctest.Wait()
+		if got := n.subscribers(); got != 0 {
+			t.Errorf("%d subscribers after the end", got)
+		}
+	})
+}
 
 // The handler does not subscribe before the first request. Its subscription ends ten minutes after
 // the last request, and at Stop; the next request starts a new one.
