@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -152,10 +153,12 @@ func (n *node) relistTwice() {
 	}
 }
 
+var manyPods = flag.Int("many.pods", 150, "pods of TestManyPods")
+
 // 150 pods, more than the kubelet's usual limit: all of them are listed and reported, each once,
 // and an idle node makes no events.
 func TestManyPods(t *testing.T) {
-	const pods = 150
+	pods := *manyPods
 	n := newNode(t)
 	var (
 		mu    sync.Mutex
@@ -187,7 +190,7 @@ func TestManyPods(t *testing.T) {
 	for name, labels := range map[string]string{
 		"kubelet_running_pods": "", "kubelet_running_containers": "container_state=running",
 	} {
-		if got := n.meters.sum(t, name, labels); got != pods {
+		if got := n.meters.sum(t, name, labels); int(got) != pods {
 			t.Errorf("%s is %v, want %d", name, got, pods)
 		}
 	}
