@@ -1,16 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kubepleg/pleg/cri"
@@ -181,7 +180,10 @@ func (f *flags) findEndpoint() error {
 	}
 	if err == nil {
 		defer file.Close()
-		f.endpoint, f.namedBy = crictlEndpoint(file), path
+		if f.endpoint, err = crictlEndpoint(file); err != nil {
+			return fmt.Errorf("looking for the runtime's socket in %s: %w (--runtime-endpoint names it)", path, err)
+		}
+		f.namedBy = path
 	}
 	if f.endpoint == "" {
 		f.endpoint, f.namedBy = demoEndpoint, ""
@@ -189,17 +191,19 @@ func (f *flags) findEndpoint() error {
 	return nil
 }
 
-// crictlEndpoint returns the endpoint in a configuration of crictl, which is a flat file of keys
-// and values.
-func crictlEndpoint(config io.Reader) string {
-	lines := bufio.NewScanner(config)
-	for lines.Scan() {
-		if value, found := strings.CutPrefix(lines.Text(), "runtime-endpoint:"); found {
-			value, _, _ = strings.Cut(value, " #")
-			return strings.Trim(strings.TrimSpace(value), `"'`)
-		}
+// maxConfigBytes bounds what is read of a configuration of crictl.
+const maxConfigBytes = 1 << 20
+
+// crictlEndpoint returns the endpoint in a configuration of crictl; empty if it names none.
+func crictlEndpoint(file io.Reader) (string, error) {
+	var config struct {
+		Endpoint string `yaml:"runtime-endpoint"`
 	}
-	return ""
+	err := yaml.NewDecoder(io.LimitReader(file, maxConfigBytes)).Decode(&config)
+	if errors.Is(err, io.EOF) { // an empty file
+		err = nil
+	}
+	return config.Endpoint, err
 }
 
 // explain adds to a runtime's error what named the endpoint.

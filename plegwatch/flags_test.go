@@ -104,6 +104,20 @@ func TestFindsEndpoint(t *testing.T) {
 		write("timeout: 10\nruntime-endpoint: " + value + "\ndebug: false\n")
 		expect("unix:///run/a.sock")
 	}
+	write("  \"runtime-endpoint\": unix:///run/a.sock\n  timeout: 2\n")
+	expect("unix:///run/a.sock")
+	write("# nothing\n")
+	expect(demoEndpoint)
+	// A file that names a runtime and is not understood never leads to a simulated node.
+	for _, text := range []string{
+		`runtime-endpoint: unix:///run/a.sock\nimage-endpoint: unix:///run/a.sock`, "runtime-endpoint: [a, b]", "\truntime-endpoint: a",
+		"runtime-endpoint:unix:///run/a.sock", "{",
+	} {
+		write(text)
+		if f, err := parseFlags(nil, io.Discard); err == nil || !strings.Contains(err.Error(), config) {
+			t.Errorf("%q: %q, %v", text, f.endpoint, err)
+		}
+	}
 	t.Setenv("CONTAINER_RUNTIME_ENDPOINT", "/run/b.sock")
 	expect("/run/b.sock")
 	expect("/run/c.sock", "-r", "/run/c.sock")

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kubepleg/pleg"
@@ -27,6 +29,9 @@ type follower struct {
 	events  int // printed
 	others  int // not printed, because of the filter
 	initial int // not printed, because they had happened before the watch began
+	// How many events could not be printed, and when that was logged last.
+	lost       int
+	lostLogged time.Time
 	// The condition that was logged last, as logged returns it, and when.
 	logged   string
 	loggedAt time.Time
@@ -44,7 +49,11 @@ func (f *follower) follow(ctx context.Context) error {
 	for {
 		select {
 		case e := <-events:
-			if err := f.print(e); err != nil {
+			err := f.print(e)
+			switch {
+			case errors.Is(err, syscall.ENOSPC): // the page and the metrics are needed then
+				f.noteLost(err)
+			case err != nil:
 				return fmt.Errorf("printing an event: %w", err)
 			}
 		case <-health.C:
@@ -72,6 +81,15 @@ func (f *follower) print(e *pleg.PodLifecycleEvent) error {
 	}
 	f.events++
 	return nil
+}
+
+// noteLost counts an event that could not be printed, and logs the error at most once a minute.
+func (f *follower) noteLost(err error) {
+	f.lost++
+	if time.Since(f.lostLogged) > time.Minute {
+		f.lostLogged = time.Now()
+		f.log.Error("Events are not printed", "error", err, "events", f.lost)
+	}
 }
 
 // noteHealth logs the health at each change of its level, and at most every ten seconds if something else is wrong.
@@ -110,6 +128,9 @@ func (f *follower) summarize() {
 	}
 	if f.initial > 0 {
 		about = append(about, "initial", f.initial)
+	}
+	if f.lost > 0 {
+		about = append(about, "notPrinted", f.lost)
 	}
 	f.log.Info("Done", append(append(about, conditionOf(r)...), "runtime", r.Runtime)...)
 }

@@ -333,18 +333,22 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// If the reader of the table leaves, the watch ends without an error. Other errors of writing are reported.
+// If the reader of the table leaves, the watch ends without an error. If the disk is full, it continues. Other errors of
+// writing end it, and are reported.
 func TestCannotWrite(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		err  error
 		want int
+		says string
 	}{
-		{syscall.EPIPE, exitOK},
-		{syscall.ENOSPC, exitFailed},
+		{syscall.EPIPE, exitOK, ""},
+		{syscall.ENOSPC, exitOK, `msg="Events are not printed" error="write: no space left on device" events=1`},
+		{syscall.EIO, exitFailed, "printing an event: write: input/output error"},
 	} {
 		var stderr console
-		if code := run(t.Context(), nil, brokenWriter{tt.err}, &stderr); code != tt.want {
+		if code := run(t.Context(), []string{"--for", "2s"}, brokenWriter{tt.err}, &stderr); code != tt.want ||
+			!strings.Contains(stderr.String(), tt.says) {
 			t.Errorf("%v: exit code %d, want %d; stderr:\n%s", tt.err, code, tt.want, &stderr)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegz"
@@ -126,14 +128,10 @@ func listen(address string) (net.Listener, error) {
 		info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path) // left by a process that was killed
 	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	var l net.Listener
+	var err error
+	withUmask(0o177, func() { l, err = net.Listen("unix", path) })
+	return l, err
 }
 
 // addressOf returns the address of a listener, in the form in which --listen takes it or as a URL.
@@ -190,12 +188,30 @@ type answers struct {
 	next http.Handler
 
 	mu     sync.Mutex
-	recent map[string]*answer // by what the client accepts; guarded by mu
-	since  time.Time          // when the oldest was made; guarded by mu
+	recent map[form]*answer // guarded by mu
+	since  time.Time        // when the oldest was made; guarded by mu
 }
 
-// maxRecent bounds the kinds of answers that are kept. Prometheus and the kubelet ask for one each.
-const maxRecent = 8
+// form is what a request asks for. There are few forms, however clients spell their headers.
+type form struct {
+	method, encoding string
+	format           expfmt.Format
+}
+
+// formOf returns the form that a request asks for.
+func formOf(r *http.Request) form {
+	f := form{method: r.Method, encoding: "identity", format: expfmt.Negotiate(r.Header)}
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, weight, _ := strings.Cut(part, ";")
+		if q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64); err == nil && q == 0 {
+			continue
+		}
+		if strings.TrimSpace(name) == "gzip" {
+			f.encoding = "gzip"
+		}
+	}
+	return f
+}
 
 // ServeHTTP implements http.Handler.
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -209,16 +225,18 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *answers) answerTo(r *http.Request) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if time.Since(a.since) > answerAge || len(a.recent) > maxRecent {
-		a.recent, a.since = map[string]*answer{}, time.Now()
+	if time.Since(a.since) > answerAge {
+		a.recent, a.since = map[form]*answer{}, time.Now()
 	}
-	accepts := strings.Join([]string{r.Method, r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, "\n")
-	if a.recent[accepts] == nil {
+	f := formOf(r)
+	if a.recent[f] == nil {
+		r = r.Clone(r.Context())
+		r.Header = http.Header{"Accept": {string(f.format)}, "Accept-Encoding": {f.encoding}}
 		made := &answer{header: http.Header{}, code: http.StatusOK}
 		a.next.ServeHTTP(made, r)
-		a.recent[accepts] = made
+		a.recent[f] = made
 	}
-	return a.recent[accepts]
+	return a.recent[f]
 }
 
 // answer is an http.ResponseWriter that keeps what is written.

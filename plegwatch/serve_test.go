@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -243,4 +244,30 @@ func highestMemory(t *testing.T, pid int) (mib int) {
 		t.Fatal(err)
 	}
 	return kib >> 10
+}
+
+// A client cannot have an answer made for each request by spelling its headers in another way.
+func TestAnswersAreShared(t *testing.T) {
+	made := 0
+	shared := &answers{next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		made++
+		_, _ = io.WriteString(w, r.Header.Get("Accept-Encoding"))
+	})}
+	for i := range 100 {
+		for accepts, want := range map[string]string{
+			"": "identity", "br, gzip;q=0.5": "gzip", "gzip;q=0": "identity", "deflate, gzip": "gzip",
+		} {
+			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			r.Header.Set("Accept", fmt.Sprintf("text/html;q=0.%d, text/plain", i+1))
+			r.Header.Set("Accept-Encoding", accepts)
+			w := httptest.NewRecorder()
+			shared.ServeHTTP(w, r)
+			if got := w.Body.String(); got != want {
+				t.Errorf("%q: %s, want %s", accepts, got, want)
+			}
+		}
+	}
+	if made > 4 { // twice, and once more for a second that has passed
+		t.Errorf("400 requests led to %d answers", made)
+	}
 }
