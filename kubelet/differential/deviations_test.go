@@ -36,7 +36,7 @@ var deviations = []deviation{
 		showNeverInspected},
 	{"8", "never inspects a pod that is listed without containers, nor forgets one that lost them all",
 		"inspects the one and forgets the other", showWithoutContainers},
-	{"9", "leaves a pod that a single-pod list found absent to the next full relist", "removes it at once",
+	{"9", "leaves a pod that a pod list found absent to the next full relist", "removes it at once",
 		showAbsence},
 	{"9", "wakes the readers of a pod observed to be absent, and lets the next one block", "remembers that it was",
 		showAbsenceObserved},

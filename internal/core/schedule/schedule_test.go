@@ -146,7 +146,7 @@ func TestPods(t *testing.T) {
 			2m    hang Ia; stuck? a             | 0s       | 2m1s
 			2m    ok If Ig                     | Ih Ia    | 2m1s
 			2m    ok Ia Ih; stuck? a            | -        | -`,
-		"a single-pod list that is slow frees its slot once": `
+		"a pod list that is slow frees its slot once": `
 			0s    request a-h                  | G1a G2b G3c G4d G5e G6f G7g G8h | 1s
 			1s    request a i; ok G2* G3* G4* G5* G6* G7* G8* | G1a-slow G9i | 2s
 			1s    moving? a; ok G9*            | false    | 2m0s

@@ -20,7 +20,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // script uses a schedule as the reconciler does. Its tables have a row for each step: the time and
 // what happens then, what the schedule does, and when there is more to do. F3 is the full list with
-// stamp 3, G4b the single-pod list of pod b with stamp 4, Ic the inspection of pod c. A list that
+// stamp 3, G4b the pod list of pod b with stamp 4, Ic the inspection of pod c. A list that
 // begins has its cause behind a colon, unless that is "demand".
 type script struct {
 	*schedule.Scheduler

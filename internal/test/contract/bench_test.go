@@ -159,7 +159,7 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// How many pods are worth a full list: the same requests for single-pod relists, below
+// How many pods are worth a full list: the same requests for pod lists, below
 // and above the number from which the whole node is listed.
 func BenchmarkRequestedPodLists(b *testing.B) {
 	for _, n := range []int{1, 8, 9, 64} {

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 9: a pod that a single-pod relist finds gone is removed once, and not inspected
+// Rule 9: a pod that a pod list finds gone is removed once, and not inspected
 // again.
 func TestRule9GoneOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestPodComesBackAndIsDeliveredAtTheDeadline(t *testing.T) {
 	})
 }
 
-// A pod that single-pod lists showed to be gone and that the next full list shows again,
+// A pod that pod lists showed to be gone and that the next full list shows again,
 // where the last one had it, is like any other.
 func TestPodComesBackBetweenTwoFullLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Rule 10: requests are a set. 150 for one pod that is being listed make at most two
-// single-pod relists; of 500 for as many pods none is lost.
+// pod lists; of 500 for as many pods none is lost.
 func TestRule10RequestsAreASet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -32,7 +32,7 @@ func TestRule10RequestsAreASet(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		if got := n.Calls(plegtest.GetPod); got > 2 {
-			t.Errorf("%d single-pod relists for 150 requests", got)
+			t.Errorf("%d pod lists for 150 requests", got)
 		}
 		for i := range 500 {
 			uid := types.UID(fmt.Sprintf("pod-%05d", i))
@@ -66,10 +66,10 @@ func TestRule10WaitingRequestsAreASet(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		if a, b := n.PodCalls(plegtest.GetPod, "pod-00020"), n.PodCalls(plegtest.GetPod, "pod-00021"); a != 1 || b != 1 {
-			t.Errorf("%d and %d single-pod relists", a, b)
+			t.Errorf("%d and %d pod lists", a, b)
 		}
 		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
-			t.Errorf("%d single-pod relists at once", got)
+			t.Errorf("%d pod lists at once", got)
 		}
 		lists := n.Calls(plegtest.GetPods)
 		for i := range 30 {
@@ -83,12 +83,12 @@ func TestRule10WaitingRequestsAreASet(t *testing.T) {
 		n.g.RequestRelist("pod-00025")
 		time.Sleep(100 * time.Millisecond)
 		if got := n.PodCalls(plegtest.GetPod, "pod-00025") - podLists; got != 1 {
-			t.Errorf("%d single-pod relists after that", got)
+			t.Errorf("%d pod lists after that", got)
 		}
 	})
 }
 
-// Rule 10: a single-pod relist in flight serves those who want nothing newer than it
+// Rule 10: a pod list in flight serves those who want nothing newer than it
 // shows; whatever is asked during it has the pod listed again.
 func TestRule10PodListInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestRule10PodListInFlight(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		if got := n.Calls(plegtest.GetPod); got != 2 {
-			t.Errorf("%d single-pod relists", got)
+			t.Errorf("%d pod lists", got)
 		}
 		n.g.RequestRelist("a")
 		synctest.Wait()
@@ -208,7 +208,7 @@ func TestManyRequestsBesideAList(t *testing.T) {
 	}
 }
 
-// A single-pod relist that fails or is stuck delays no other: the next full relist shows
+// A pod list that fails or is stuck delays no other: the next full relist shows
 // its pod.
 func TestFailedPodListsDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -236,13 +236,13 @@ func TestFailedPodListsDelayNobody(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		before = time.Now()
 		if _, err := n.cache.GetNewerThan("pod-00020", before.Add(-1)); err != nil || time.Since(before) > time.Millisecond {
-			t.Errorf("another single-pod relist took %v: %v", time.Since(before), err)
+			t.Errorf("another pod list took %v: %v", time.Since(before), err)
 		}
 		healthy(t, n.g)
 	})
 }
 
-// A single-pod relist that is stuck releases its slot after a period, not at the next
+// A pod list that is stuck releases its slot after a period, not at the next
 // full relist. Full relists fail here: one that succeeds would answer the request.
 func TestStuckPodListReleasesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,12 +262,12 @@ func TestStuckPodListReleasesItsSlot(t *testing.T) {
 		before := n.PodCalls(plegtest.GetPod, "pod-00009")
 		time.Sleep(2 * time.Millisecond)
 		if after := n.PodCalls(plegtest.GetPod, "pod-00009"); before != 0 || after != 1 {
-			t.Errorf("%d single-pod relists before, %d after", before, after)
+			t.Errorf("%d pod lists before, %d after", before, after)
 		}
 	})
 }
 
-// A single-pod relist that has ended, in time or not, leaves as many slots as there
+// A pod list that has ended, in time or not, leaves as many slots as there
 // were. One that honours its cancellation ends at its deadline.
 func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -294,18 +294,18 @@ func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		if got := n.MaxInFlight(plegtest.GetPod); got != 8 {
-			t.Errorf("%d single-pod relists at once", got)
+			t.Errorf("%d pod lists at once", got)
 		}
 		defer n.Block(plegtest.GetPod, plegtest.AnyPod)()
 		n.g.RequestRelist("pod-00000")
 		time.Sleep(pleg.DefaultRuntimeRequestTimeout + time.Second)
 		if got := n.InFlight(plegtest.GetPod); got != 0 {
-			t.Errorf("%d single-pod relists are left past their deadline", got)
+			t.Errorf("%d pod lists are left past their deadline", got)
 		}
 	})
 }
 
-// What a single-pod relist has shown is in the report at once.
+// What a pod list has shown is in the report at once.
 func TestPodListIsInTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -341,12 +341,12 @@ func TestRule10FutureMinTimes(t *testing.T) {
 		}
 		readers.Wait()
 		if got := n.Calls(plegtest.GetPod); got > 10 {
-			t.Errorf("%d single-pod relists for 10 readers", got)
+			t.Errorf("%d pod lists for 10 readers", got)
 		}
 	})
 }
 
-// Rule 10: readers are served by single-pod relists while full lists fail, however
+// Rule 10: readers are served by pod lists while full lists fail, however
 // many they are.
 func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	})
 }
 
-// With polling only there is no stream and no single-pod relist.
+// With polling only there is no stream and no pod list.
 func TestPollingOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithPollingOnly())
@@ -384,7 +384,7 @@ func TestPollingOnly(t *testing.T) {
 			t.Error(err)
 		}
 		if n.Calls(plegtest.GetPod) != 0 || n.Calls(plegtest.WatchContainerEvents) != 0 || n.Calls(plegtest.GetPods) != 2 {
-			t.Errorf("%d single-pod relists, %d streams, %d lists",
+			t.Errorf("%d pod lists, %d streams, %d lists",
 				n.Calls(plegtest.GetPod), n.Calls(plegtest.WatchContainerEvents), n.Calls(plegtest.GetPods))
 		}
 		if got := n.g.HealthReport().Stream.State; got != pleg.StreamOff {

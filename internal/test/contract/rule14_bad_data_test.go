@@ -189,7 +189,7 @@ func TestRule14BadStatus(t *testing.T) {
 	}
 }
 
-// Rule 14: bad data in a single-pod relist changes nothing.
+// Rule 14: bad data in a pod list changes nothing.
 func TestRule14BadPodList(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -333,7 +333,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 		"list": {
 			pods: func() ([]*pleg.Pod, error) { return nil, broken },
 		},
-		"single-pod relist": {
+		"pod list": {
 			pods:   func() ([]*pleg.Pod, error) { return a, nil },
 			pod:    func(types.UID) (*pleg.Pod, error) { return nil, broken },
 			status: func(*pleg.Pod) (*pleg.PodStatus, error) { return &pleg.PodStatus{}, nil },

@@ -46,7 +46,7 @@ func TestRule16EventsAreHintsOnly(t *testing.T) {
 	})
 }
 
-// Rule 16: a hint makes nothing fresh; the single-pod relist does. A pod that does not
+// Rule 16: a hint makes nothing fresh; the pod list does. A pod that does not
 // exist has one follow-up, no more.
 func TestRule16HintMakesNothingFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -66,11 +66,11 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if !fresh(n.cache, "a", minTime) {
-			t.Error("the single-pod relist did not make it fresh")
+			t.Error("the pod list did not make it fresh")
 		}
 		time.Sleep(300 * time.Millisecond)
 		if got := n.PodCalls(plegtest.GetPod, "nobody"); got != 2 {
-			t.Errorf("%d single-pod relists of a pod that does not exist", got)
+			t.Errorf("%d pod lists of a pod that does not exist", got)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestRule16TooManyHints(t *testing.T) {
 	})
 }
 
-// Rule 16: a hint that is ahead of the list is not lost. What the first single-pod
+// Rule 16: a hint that is ahead of the list is not lost. What the first pod
 // relist does not show the follow-up does, long before the next full relist; there is
 // no third one.
 func TestRule16HintAheadOfTheList(t *testing.T) {
@@ -201,7 +201,7 @@ func TestRule16HintAheadOfTheList(t *testing.T) {
 		want(t, "events", read(events), "a Removed a1", "a Died a-sandbox", "a Removed a-sandbox")
 		time.Sleep(time.Second)
 		if got := n.PodCalls(plegtest.GetPod, "b"); got != 2 {
-			t.Errorf("%d single-pod relists for one hint", got)
+			t.Errorf("%d pod lists for one hint", got)
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestRule16HintAheadOfANewPod(t *testing.T) {
 	})
 }
 
-// Rule 16: a hint that is ahead of the list loses nothing, whatever becomes of its single-pod relist:
+// Rule 16: a hint that is ahead of the list loses nothing, whatever becomes of its pod list:
 // one more list follows after a twentieth of the period, long before the next full one.
 func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	sandboxGoes := func(n *node, count int) {

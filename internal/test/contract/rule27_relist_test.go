@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,115 +38,6 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	})
 }
 
-// Rules 5 and 12: where its list and a single-pod list conflict, Relist waits for the
-// single-pod list that settles it and makes no second list of all pods: beside Start
-// and, where nothing else would ever settle it, without.
-func TestRelistResolvesConflicts(t *testing.T) {
-	for _, started := range []bool{false, true} {
-		t.Run(fmt.Sprintf("started=%v", started), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				if started {
-					n.start()
-					time.Sleep(500 * time.Millisecond)
-				} else {
-					n.relist()
-				}
-				read(events)
-				began := conflict(n)
-				lists := n.Calls(plegtest.GetPods)
-				done := make(chan struct{})
-				go func() { defer close(done); n.relist() }()
-				time.Sleep(50 * time.Millisecond)
-				n.ExitContainer("a", "a1", 1, "Error")
-				<-done
-				want(t, "after Relist", read(events), "a Died a1", "slow Started slow-1")
-				if !fresh(n.cache, "a", began) {
-					t.Error("the pod is held back still")
-				}
-				if got := n.Calls(plegtest.GetPods) - lists; got != 1 {
-					t.Errorf("%d lists", got)
-				}
-				n.g.Stop()
-			})
-		})
-	}
-}
-
-// conflict begins a single-pod list of a that shows the present and completes 14 ms
-// after the full list which a Relist called now begins: that takes 100 ms. It returns a
-// time before that.
-func conflict(n *node) time.Time {
-	n.SetPod(bare("slow", plegtest.Running("slow-1")))
-	n.Delay(plegtest.GetPodStatus, "slow", 20*time.Millisecond)
-	go n.relist() // its list completes at once; so that there is a loop without Start
-	time.Sleep(15 * time.Millisecond)
-	n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 1, Stale: true, Delay: 15 * time.Millisecond})
-	n.g.RequestRelist("a")
-	time.Sleep(time.Millisecond)
-	n.Delay(plegtest.GetPods, plegtest.AnyPod, 100*time.Millisecond)
-	return time.Now().Add(-1)
-}
-
-// flapping is a runtime whose one container starts and exits at the pace of the lists,
-// so that each full list conflicts with the single-pod list before it.
-type flapping struct {
-	observe atomic.Pointer[func(pleg.ContainerEvent)]
-	lists   atomic.Int64
-}
-
-func (f *flapping) GetPods(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
-	f.lists.Add(1)
-	select {
-	case <-time.After(100 * time.Millisecond):
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	(*f.observe.Load())(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-	return []*pleg.Pod{bare("a", plegtest.Exited("a1"))}, nil
-}
-
-func (f *flapping) GetPod(context.Context, types.UID) (*pleg.Pod, error) {
-	time.Sleep(time.Millisecond)
-	return bare("a", plegtest.Running("a1")), nil
-}
-
-func (f *flapping) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus, error) {
-	return &pleg.PodStatus{ID: p.ID}, nil
-}
-
-func (f *flapping) WatchContainerEvents(
-	ctx context.Context, connected func(), observe func(pleg.ContainerEvent),
-) error {
-	f.observe.Store(&observe)
-	connected()
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-// A pod whose lists conflict again and again does not keep Relist for ever.
-func TestRelistEndsBesideEndlessConflicts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &flapping{}
-		ignore := func(pleg.ContainerEvent) {}
-		f.observe.Store(&ignore)
-		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime { return f })
-		n.start()
-		time.Sleep(5500 * time.Millisecond)
-		for range 10 {
-			lists := f.lists.Load()
-			n.g.RequestRelist("a")
-			n.relist()
-			if got := f.lists.Load() - lists; got > 4 {
-				t.Errorf("%d lists", got)
-			}
-		}
-		n.g.Stop()
-	})
-}
-
 // Relist returns even if PodSyncs are requested all the time: it waits for one inspection of each pod at most.
 func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,37 +61,6 @@ func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 		t.Error("Relist has not returned within 5 s")
 		n.g.Stop()
 		<-done
-	})
-}
-
-// Where the single-pod list that was to settle a conflict fails, Relist does not wait
-// for that pod; the next full list settles it.
-func TestRelistBesideConflictThatIsNotSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		events := n.g.Watch()
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		read(events)
-		began := conflict(n)
-		n.Delay(plegtest.GetPodStatus, "b", 300*time.Millisecond)
-		n.Fail(plegtest.GetPod, "a", errors.New("no"))
-		done := make(chan struct{})
-		go func() { defer close(done); n.relist() }()
-		time.Sleep(50 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		n.ExitContainer("b", "b1", 1, "Error")
-		<-done
-		want(t, "after Relist", read(events), "b Died b1", "slow Started slow-1")
-		if fresh(n.cache, "a", began) || !fresh(n.cache, "b", began) {
-			t.Error("a is not held back, or b is")
-		}
-		time.Sleep(time.Second)
-		want(t, "after the next full list", read(events), "a Died a1")
-		if !fresh(n.cache, "a", began) {
-			t.Error("a is held back still")
-		}
 	})
 }
 
