@@ -125,15 +125,20 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return append(own, m.operations, m.durations, m.errors)
 }
 
+// runtimeInfo has the runtime's last answer to Version in its labels.
+var runtimeInfo = prometheus.NewDesc("pleg_cri_runtime_info",
+	"The runtime, from its last answer. The value is always 1.", []string{"name", "version"}, nil)
+
 var _ prometheus.Collector = (*Runtime)(nil)
 
 // Describe describes the metrics. Those of the kubelet are kubelet_runtime_operations_total,
 // kubelet_runtime_operations_errors_total and kubelet_runtime_operations_duration_seconds, by
-// operation_type; WithoutKubeletMetrics leaves them out. The package's own are
-// pleg_cri_bad_items_total, by reason; pleg_cri_listed_items_total, by decoding ("skipped" or
-// "decoded"); and pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by
-// witness ("events", "exit_files", "shim").
+// operation_type; WithoutKubeletMetrics leaves them out. The package's own are pleg_cri_runtime_info, by
+// name and version; pleg_cri_bad_items_total, by reason; pleg_cri_listed_items_total, by decoding
+// ("skipped" or "decoded"); and pleg_cri_exit_witness, pleg_cri_exits_total and
+// pleg_cri_exit_refusals_total, by witness ("events", "exit_files", "shim").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
+	ch <- runtimeInfo
 	for _, c := range r.metrics.collectors() {
 		c.Describe(ch)
 	}
@@ -141,6 +146,9 @@ func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect collects the metrics.
 func (r *Runtime) Collect(ch chan<- prometheus.Metric) {
+	if v := r.version.Load(); v != nil {
+		ch <- prometheus.MustNewConstMetric(runtimeInfo, prometheus.GaugeValue, 1, v.name, v.version)
+	}
 	for by, name := range witnessNames {
 		if r.opts.noExitEvents {
 			break

@@ -92,7 +92,11 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	if diff := cmp.Diff(few, many); diff != "" {
 		t.Errorf("(-20 +120 pods):\n%s", diff)
 	}
-	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "witness"}
+	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "witness",
+		"name", "version"} // of the one runtime
+	if !slices.Contains(many, `pleg_cri_runtime_info{name="containerd",version="v2.4.2"}`) {
+		t.Error("the runtime has no metric")
+	}
 	label := regexp.MustCompile(`[{,](\w+)="`)
 	for _, s := range many {
 		for _, m := range label.FindAllStringSubmatch(s, -1) {
