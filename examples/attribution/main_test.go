@@ -28,7 +28,7 @@ func TestLookUp(t *testing.T) {
 	generator := pleg.New(runtime, pleg.WithRelistPeriod(time.Hour))
 	generator.Start(t.Context())
 	defer generator.Stop()
-	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // the refusal of the stream leads to one more full list
+	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // the refusal leads to one more full list
 		time.Sleep(time.Millisecond)
 	}
 	if err := generator.Relist(t.Context()); err != nil {
