@@ -70,7 +70,7 @@ func parsed(t *testing.T) *results {
 	return r
 }
 
-// The table and the charts of docs/BENCHMARKS.md are of the runs in docs/bench/results.txt.
+// The table and the charts of docs/BENCHMARKS.md match the runs in docs/bench/results.txt.
 func TestDocument(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "..", "docs")
 	read := func(elements ...string) string {

@@ -1,6 +1,5 @@
-// Package after is a small agent as it is written against this library.
-// The package beside it is the same agent on the other side; they differ in their imports,
-// the constructor and a few calls of helpers, and nothing else.
+// Package after is a small agent that uses this library. Package before is the same agent with the
+// kubelet's packages. They differ only in imports, the constructor and a few calls of helpers.
 package after
 
 import (

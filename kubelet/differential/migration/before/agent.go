@@ -1,6 +1,5 @@
-// Package before is a small agent as it is written against the kubelet's own packages.
-// The package beside it is the same agent on the other side; they differ in their imports,
-// the constructor and a few calls of helpers, and nothing else.
+// Package before is a small agent that uses the kubelet's own packages. Package after is the same agent
+// with this library. They differ only in imports, the constructor and a few calls of helpers.
 package before
 
 import (
