@@ -131,9 +131,9 @@ func describe(s v1.ContainerState) string {
 	return "nothing"
 }
 
-// A stock kubelet and the agent run the same manifests and end with the same statuses. Containers that print their user,
-// groups and rights have the same. With dozens of pods on two nodes of one machine, races in the kubelet or the agent
-// make some pod differ. Pods that differ run again, without the others, and must not differ then.
+// A stock kubelet and the agent run the same manifests and end with the same statuses. Containers that print their
+// user, groups and rights have the same. With dozens of pods on two nodes of one machine, races in the kubelet or the
+// agent make some pod differ. Pods that differ run again, without the others, and must not differ then.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
