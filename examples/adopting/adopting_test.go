@@ -142,7 +142,7 @@ func TestFalcoEngine(t *testing.T) {
 		wg.Wait()
 		want := []string{"shop/cart-0 app false", "shop/cart-0 late false", "shop/cart-0 late true"}
 		if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
-			t.Errorf("told %q", told)
+			t.Errorf("events: %q", told)
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestTetragonCgroups(t *testing.T) {
 		late := n.run("late")
 		time.Sleep(time.Second)
 		get("started after the restart", late, true)
-		get("told by a hook, not listed yet", hooked, true)
+		get("reported by a hook, not listed yet", hooked, true)
 
 		n.remove(app)
 		time.Sleep(time.Second)

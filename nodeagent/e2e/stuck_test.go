@@ -60,10 +60,10 @@ func TestStuckPod(t *testing.T) {
 		t.Errorf("a container was restarted %v after its end", longest)
 	}
 	if c := a.pods()["stuck"].Status.ContainerStatuses[0]; c.RestartCount != 0 {
-		t.Errorf("the pod that hangs was restarted: %v", c)
+		t.Errorf("the stuck pod was restarted: %v", c)
 	}
 	p.Release()
-	t.Logf("%d pods were restarted within %v beside one whose inspection stuck", others, longest.Round(time.Millisecond))
+	t.Logf("%d pods were restarted within %v while one inspection was stuck", others, longest.Round(time.Millisecond))
 	n.eventually("the pod that stuck, now that it does not", func() string {
 		if pod := a.pods()["stuck"]; pod == nil || !ready(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1 {
 			return "it was not restarted"

@@ -141,7 +141,7 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// reconcileLocked gives every wanted pod a worker, and tells the workers of other pods to remove them. A new pod waits
+// reconcileLocked gives every wanted pod a worker, and makes the workers of other pods remove them. A new pod waits
 // until an old pod with its name or UID is gone. Then reconcileLocked looks for unwanted pods in the runtime and on
 // disk. It ignores pods with names that no manifest may have: their files could be anywhere.
 func (a *Agent) reconcileLocked(ctx context.Context) {

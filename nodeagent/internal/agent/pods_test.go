@@ -141,7 +141,7 @@ func TestSidecarsEndInReverse(t *testing.T) {
 	})
 }
 
-// A sidecar that crashes is restarted beside the containers that run.
+// A crashed sidecar restarts while the other containers run on.
 func TestSidecarCrashes(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", `  initContainers: [{name: side, image: sleep, imagePullPolicy: Never,

@@ -294,7 +294,7 @@ func TestRead(t *testing.T) {
 	if len(*logged) != 1 {
 		t.Errorf("logged: %q", *logged)
 	}
-	write("a.yaml", named("a")) // as it was
+	write("a.yaml", named("a")) // the original content
 	check("a1 b1", true)
 	write("a.yaml", strings.Replace(named("a"), "[", "[{name: d, image: i}, ", 1))
 	check("a2 b1", true)

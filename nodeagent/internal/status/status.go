@@ -167,7 +167,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 			running = running || up
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
-			// If other containers exist, it has succeeded, even if containerd has lost the exit in a crash.
+			// It has succeeded, or no other container would exist. containerd may have lost the exit in a crash.
 		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:

@@ -79,7 +79,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 		id, isContainer := e.Data.(string)
 		a.report(e.ID, id, isContainer)
 	case pleg.ContainerRemoved:
-		return // nothing is to be synced
+		return // nothing to sync
 	default: // ContainerStarted and PodSync
 	}
 	a.sync(e.ID)
