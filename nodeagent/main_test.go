@@ -285,7 +285,7 @@ func TestWalk(t *testing.T) {
 	slices.Sort(named)
 	slices.Sort(exist)
 	if named = slices.Compact(named); !slices.Equal(named, exist) {
-		t.Errorf("README goes through\n%q\nand there are\n%q", named, exist)
+		t.Errorf("README names\n%q\nbut the files are\n%q", named, exist)
 	}
 }
 

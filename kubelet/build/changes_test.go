@@ -63,7 +63,7 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := strings.Count(said, "edited kubelet.go:"); n != 1 {
-			t.Errorf("it said %q", said)
+			t.Errorf("the description is %q", said)
 		}
 		got := edited(t, w, path)
 		if strings.Count(got, "pleg.NodeRuntime(") != 1 ||

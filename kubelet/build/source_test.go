@@ -70,7 +70,7 @@ func TestVendoredKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f.version != "v1.32.10-edge1" || f.release != 32 {
-		t.Errorf("it has found version %s, release %s", f.version, f.release)
+		t.Errorf("it found version %s, release %s", f.version, f.release)
 	}
 	if err := f.edit(); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestVendoredKubelet(t *testing.T) {
 		t.Errorf("modules.txt is\n%s", got)
 	}
 	if out, err := listVendored(t.Context(), f.copy); err != nil || !strings.Contains(out, library+"/cri") {
-		t.Errorf("Go says %v, %s", err, out)
+		t.Errorf("Go's check: %v, %s", err, out)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestForkBuildsWithCgo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if said, err := exec.Command(filepath.Join(dir, "bin", "edge")).CombinedOutput(); err != nil || string(said) != want {
-			t.Errorf("with CGO_ENABLED=%s it was built %s, %v", enabled, said, err)
+			t.Errorf("with CGO_ENABLED=%s, the build printed %s, %v", enabled, said, err)
 		}
 	}
 }

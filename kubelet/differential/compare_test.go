@@ -78,9 +78,9 @@ func sameHealth(k *kubeletSide, p *plegSide) error {
 	case kubeletErr == nil && err == nil:
 		return nil
 	case kubeletErr == nil || err == nil || !strings.HasPrefix(err.Error(), kubeletErr.Error()):
-		return fmt.Errorf("healthy: kubelet says %q, here it is %q", text(kubeletErr), text(err))
+		return fmt.Errorf("healthy: the kubelet's error is %q, here it is %q", text(kubeletErr), text(err))
 	case len(err.Error()) == len(kubeletErr.Error()):
-		return errors.New("healthy: the text does not go on with the cause: " + err.Error())
+		return errors.New("healthy: the text does not have the cause: " + err.Error())
 	default:
 		return nil
 	}

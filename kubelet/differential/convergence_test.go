@@ -70,7 +70,7 @@ func sameInTheEnd(k *kubeletSide, p *plegSide) error {
 	tell(got, p.events())
 	for _, uid := range someUIDs {
 		if d := diff(want[uid], got[uid]); d != "" {
-			return fmt.Errorf("the events of pod %s amount to other things (-kubelet +here):\n%s", uid, d)
+			return fmt.Errorf("the sums of the events of pod %s differ (-kubelet +here):\n%s", uid, d)
 		}
 		wantContent, wantErr := k.get(uid)
 		content, err := p.get(uid)

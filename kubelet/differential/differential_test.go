@@ -129,7 +129,7 @@ func (b *both) relist() error {
 	}
 	for uid := range syncs {
 		if !b.asked[uid] {
-			return fmt.Errorf("a PodSync of %s that nobody asked for", uid)
+			return fmt.Errorf("a PodSync of %s without a request", uid)
 		}
 	}
 	if b.node.listErr == nil {

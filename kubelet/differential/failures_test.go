@@ -149,7 +149,7 @@ func (f *failing) samePod(uid types.UID) error {
 		f.failed[uid] = true
 		if good, has := f.lastGood[uid]; has {
 			if d := diff(good, got); d != "" {
-				return fmt.Errorf("the last good status does not stay (-good +here):\n%s", d)
+				return fmt.Errorf("the last good status has changed (-good +here):\n%s", d)
 			}
 		}
 		return nil
@@ -159,7 +159,7 @@ func (f *failing) samePod(uid types.UID) error {
 		delete(f.lastGood, uid)
 	}
 	if d := diff(f.kubeletTold[uid], f.told[uid]); d != "" {
-		return fmt.Errorf("the events amount to other things (-kubelet +here):\n%s", d)
+		return fmt.Errorf("the sums of the events differ (-kubelet +here):\n%s", d)
 	}
 	if f.failed[uid] { // the kubelet may have forgotten the addresses, which is rule 11
 		want.IPs, got.IPs = nil, nil

@@ -107,7 +107,7 @@ func showStop(t *testing.T, s *stage) {
 	s.kubelet.generator.Stop()
 	s.here.generator.Stop()
 	if calls := s.here.generator.HealthReport().CallsInFlight; len(calls) > 0 {
-		t.Errorf("after Stop there is still %v", calls)
+		t.Errorf("after Stop, these calls remain: %v", calls)
 	}
 	s.podWith("a", "a1")
 	close(s.node.listIsStuck)

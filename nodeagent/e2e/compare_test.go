@@ -163,7 +163,7 @@ func TestBesideKubelet(t *testing.T) {
 			t.Errorf("does not differ any more: %s", d.why)
 		}
 	}
-	t.Logf("%d pods compared, %d from inside", pods, shown)
+	t.Logf("%d pods compared, %d of them from inside", pods, shown)
 }
 
 // edited has changes of some pods' manifests, made as soon as the pods run.

@@ -58,7 +58,7 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 	used := (after - before).Seconds() / idleFor.Seconds()
 	t.Logf("%s: %.1f ms of CPU time a second with 30 pods", who, used*1000)
 	if used > 0.5 {
-		t.Errorf("%s is busy with nothing: %.0f ms a second", who, used*1000)
+		t.Errorf("%s is busy without work: %.0f ms a second", who, used*1000)
 	}
 }
 

@@ -255,7 +255,7 @@ func (n *node) wedge(first container) (end func()) {
 	for deadline := time.Now().Add(settle); !f.Met(); n.wait(time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.must(f.Heal())
-			n.t.Fatal("the runtime does not run into the fault of runc")
+			n.t.Fatal("the fault in runc does not block the runtime")
 		}
 	}
 	return func() {
@@ -280,7 +280,7 @@ func (n *node) hang(first container) (end func()) {
 		took := max(0, n.successor(n.names[0], killed).Sub(answered))
 		n.add(hangs+"its calls are answered again → its own successor created", took)
 		if n.variant.ours() && took > releasedWithin {
-			n.t.Errorf("the pod that stuck has its successor after %v, limit is %v", took, releasedWithin)
+			n.t.Errorf("the stuck pod's container has its successor after %v, the limit is %v", took, releasedWithin)
 		}
 	}
 }

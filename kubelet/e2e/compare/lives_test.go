@@ -85,7 +85,7 @@ func (n *node) rest(count int) {
 		return agrees(shown)
 	})
 	running, err := n.listContainers()
-	n.tally(kind, as, "wanted are %d pods; the kubelet shows %v, the runtime runs %v (%v)", count, shown, running, err)
+	n.tally(kind, as, "want %d pods; the kubelet shows %v, the runtime runs %v (%v)", count, shown, running, err)
 	if as {
 		n.add(kind, time.Since(began))
 	}

@@ -181,7 +181,7 @@ func TestSamples(t *testing.T) {
 	const row = "| container killed → successor created | 617 ms / 866 ms (20) | 55 ms / 66 ms (60) | " +
 		"59 ms / 66 ms (60) | 19 ms / 28 ms (60) |  |\n"
 	if !strings.Contains(r.table(), row) {
-		t.Errorf("the table is\n%s, wanted is\n%s", r.table(), row)
+		t.Errorf("the table is\n%s, want\n%s", r.table(), row)
 	}
 	path := filepath.Join(t.TempDir(), "samples.json")
 	if err := r.write(path); err != nil {
@@ -189,7 +189,7 @@ func TestSamples(t *testing.T) {
 	}
 	again, err := readResults(path)
 	if err != nil || again.table() != r.table() {
-		t.Errorf("read again they are\n%s (%v), they were\n%s", again.table(), err, r.table())
+		t.Errorf("after writing and reading they are\n%s (%v), want\n%s", again.table(), err, r.table())
 	}
 }
 
@@ -201,9 +201,9 @@ func TestLog(t *testing.T) {
 		`I0203 04:05:06.000009      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n"
 	want := time.Date(time.Now().Year(), 2, 3, 4, 5, 6, 8000, time.Local)
 	if at, found := saidAt(log, "SyncLoop", "of b"); !found || !at.Equal(want) {
-		t.Errorf("it was said %t, at %v", found, at)
+		t.Errorf("the line was found: %t, at %v", found, at)
 	}
 	if _, found := saidAt(log, "SyncLoop", "of c"); found {
-		t.Error("what was not said is found")
+		t.Error("a missing line was found")
 	}
 }

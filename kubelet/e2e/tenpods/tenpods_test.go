@@ -140,7 +140,7 @@ func (n *node) await(what string, wanted func(map[string]state) bool) map[string
 		}
 		select {
 		case <-ctx.Done():
-			n.t.Fatalf("not seen: %s; there are %+v, %v", what, pods, err)
+			n.t.Fatalf("%s: not within the limit; the pods are %+v, %v", what, pods, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

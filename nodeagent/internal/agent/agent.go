@@ -146,7 +146,7 @@ func (a *Agent) loop(ctx context.Context) {
 // disk. It ignores pods with names that no manifest may have: their files could be anywhere.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
-		return // not all is known
+		return // not everything is known yet
 	}
 	names, exists := map[klog.ObjectRef]types.UID{}, sets.KeySet(a.wanted)
 	for uid, w := range a.workers {

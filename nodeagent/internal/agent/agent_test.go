@@ -119,10 +119,10 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("%d sandboxes, %q of b, which had %q", s, n.server.Sandboxes(b.UID), adopted)
 		}
 		if err := n.server.StopPodSandbox(foreign); err != nil {
-			t.Error("a pod of somebody else is gone:", err)
+			t.Error("another program's pod is gone:", err)
 		}
 		if len(n.sink.pods) != 1 {
-			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
+			t.Errorf("statuses of removed pods are left: %v", n.sink.pods)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestSickRuntime(t *testing.T) {
 			return w.Code, w.Body.String()
 		}
 		if code, _ := health(); code != http.StatusOK {
-			t.Errorf("%d while all is well", code)
+			t.Errorf("status %d of a healthy agent", code)
 		}
 		n.kill("web")
 		synctest.Wait()
@@ -419,7 +419,7 @@ func TestCollect(t *testing.T) {
 		makeAll()
 		n.wait(5 * time.Second)
 		if len(there()) != 2 {
-			t.Errorf("before the manifests were read there is %q", there())
+			t.Errorf("before the manifests were read, there are %q", there())
 		}
 		n.run(time.Second, pod)
 		for _, i := range []int{1, 2} {

@@ -216,7 +216,7 @@ spec:
 		t.Errorf("annotations %q, want %q", got, want)
 	}
 	if pod, err = Decode([]byte(head+containers), "node"); err != nil || len(pod.Annotations) > 0 {
-		t.Errorf("nothing is ignored, and there are the annotations %q, %v", pod.Annotations, err)
+		t.Errorf("no field is ignored, but the annotations are %q, %v", pod.Annotations, err)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pods, _, err := s.Read(); err == nil {
-		t.Errorf("a directory that is gone has %v", pods)
+		t.Errorf("a removed directory has %v", pods)
 	}
 }
 

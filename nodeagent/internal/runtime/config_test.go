@@ -155,7 +155,7 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%v, %v", config, err)
 	}
 	if hash := SandboxHash(p); hash == SandboxHash(pod(v1.Container{})) {
-		t.Error("a pod with other aliases keeps its hosts")
+		t.Error("a pod with other aliases keeps its hosts file")
 	}
 }
 
@@ -291,7 +291,7 @@ func TestSandboxConfig(t *testing.T) {
 	for _, other := range []*v1.Pod{New(nil, "/other", "").Orphan(seen(got.Annotations)), c.Orphan(seen(nil)),
 		c.Orphan(&pleg.PodStatus{})} {
 		if other != nil {
-			t.Errorf("a sandbox of somebody else: %v", other)
+			t.Errorf("another program's sandbox: %v", other)
 		}
 	}
 	for _, seconds := range []string{"", "-1", "x", "9223372036854775807"} {

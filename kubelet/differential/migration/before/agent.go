@@ -57,7 +57,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// Journal returns what has been noted.
+// Journal returns the journal so far.
 func (a *Agent) Journal() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,7 +88,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 	a.sync(e.ID)
 }
 
-// report notes how a container has ended.
+// report notes how a container ended.
 func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	status, err := a.cache.Get(uid)
 	if err != nil || !isContainer {
@@ -102,7 +102,7 @@ func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	}
 }
 
-// sync brings a pod to what it is to be, by a status that is newer than the last sync.
+// sync brings a pod to its wanted state, with a status newer than the last sync.
 func (a *Agent) sync(uid types.UID) {
 	began := time.Now()
 	status, err := a.cache.GetNewerThan(uid, a.synced[uid])
