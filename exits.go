@@ -158,7 +158,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			}
 			rec.setStatus(s)
 		case startedAgain(last, s) || ended != nil && ended.settled && last.StartedAt.IsZero() && last.Unconfirmed &&
-			s.StartedAt.After(last.FinishedAt): // no status has shown the life that ended
+			s.StartedAt.After(last.FinishedAt.Add(unconfirmedWait)): // no status has shown the life that ended
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			anotherLife = true // rec.listed now differs from the next list, which is therefore compared

@@ -1,5 +1,5 @@
-// This module is a node agent that shows how the library is meant to be used. It is a
-// module of its own so that nothing of it reaches the library's users.
+// This module is a node agent that shows how to use the library. It is a separate module
+// so that its dependencies do not reach the library's users.
 module github.com/kubepleg/pleg/nodeagent
 
 go 1.26.0

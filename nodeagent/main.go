@@ -1,10 +1,10 @@
 // Command nodeagent runs pods from manifest files on a container runtime, and keeps them running. It is small, and
-// shows how a node agent is built on the library:
+// shows how to build a node agent on the library:
 //
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first runs the manifests that come with it, on a runtime in this process, without rights. See README.md.
+// The first command runs its own manifests on a runtime in this process, and needs no privileges. See README.md.
 package main
 
 import (
@@ -44,7 +44,7 @@ var shipped embed.FS
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	f, err := parseFlags(os.Args[1:], os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -73,7 +73,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		f.endpoint, f.stateDir = node.Endpoint, cmp.Or(f.stateDir, node.Dir)
 		f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
 	}
-	// The library has a connection of its own, so that no change holds up a list.
+	// The library has its own connection, so that changes never delay lists.
 	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitsDir(f.exitEvents))
 	if err != nil {
 		return err
@@ -118,26 +118,26 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
-	if !inProcess { // else there are neither logs nor a disk
+	if !inProcess { // the runtime in this process has neither logs nor a disk
 		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
 	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
-	source.Run(ctx, a.SetPods) // until ctx ends
+	source.Run(ctx, a.SetPods) // returns when ctx ends
 	joined.Wait()
 	return nil
 }
 
-// dial connects to a runtime that may not be there yet.
+// dial connects to a runtime that may not have started yet.
 func dial(socket string) (*grpc.ClientConn, error) {
 	retry := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}
 	return grpc.NewClient("unix:"+socket,
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the longest output of a command
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the maximum output of a command
 }
 
-// makePrivate makes directories that only the agent's user may enter, and closes those that an earlier agent left open.
-// In a volume the root of a container may leave a setuid program, which is root's on the host too.
+// makePrivate makes directories that only the agent's user may enter, and closes directories that an earlier agent left
+// open. A container's root may leave a setuid program in a volume, which would be root's on the host too.
 func makePrivate(dirs ...string) error {
 	for _, dir := range dirs {
 		err := os.MkdirAll(dir, 0o700)
@@ -156,13 +156,13 @@ func makePrivate(dirs ...string) error {
 	return nil
 }
 
-// lock makes sure that no other agent has a state directory or a runtime: two would remove each other's pods. The lock
-// ends with the process; the file stays, or two others could have two files. Who can open it can take the lock.
+// lock makes sure that no other agent uses a state directory or a runtime: two would remove each other's pods. The lock
+// ends with the process. The file stays, or two other agents could lock two files. Only the agent's user may open it.
 func lock(path string) (held io.Closer, err error) {
-	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if it fails, so does what comes next
+	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if this fails, opening the file fails too
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err == nil {
-		err = file.Chmod(0o600) // an earlier agent let everybody open it
+		err = file.Chmod(0o600) // an earlier version let everybody open it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock file: %w", err)

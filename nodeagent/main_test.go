@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// output is a file that is written and read at once.
+// output is a file that is written and read at the same time.
 type output struct{ *os.File }
 
 func newOutput(t *testing.T) output {
@@ -48,7 +48,7 @@ func (o output) String() string {
 	return string(text)
 }
 
-// await waits until a pattern is in the output.
+// await waits until the output matches a pattern.
 func (o output) await(t *testing.T, pattern string, limit time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -85,7 +85,7 @@ func parsed(t *testing.T, args ...string) flags {
 	return f
 }
 
-// get returns what an agent serves at a path. Its address is in its output.
+// get returns what an agent serves at a path. The agent's address is in its output.
 func get(t *testing.T, stderr output, path string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addressOf(t, stderr)+path, http.NoBody)
@@ -119,8 +119,8 @@ func served(t *testing.T, stderr output) map[string]v1.Pod {
 	return pods
 }
 
-// The one command shows the node alive within three seconds, serves its pods, and leaves
-// nothing behind.
+// Without arguments, the agent has a web server ready within three seconds, serves its pods, and
+// leaves nothing behind.
 func TestEmbedded(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
@@ -156,7 +156,7 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// Bad input beside good: clear words for each, what is good runs, and nothing is lost while the directory is away.
+// Every bad manifest has a clear error, good ones run, and no pod ends while the directory is missing.
 func TestBadInput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	pod := func(name, image, more string) string {
@@ -235,7 +235,7 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// The manifests that come with the agent are good.
+// The agent's own manifests are valid.
 func TestShippedManifests(t *testing.T) {
 	files, err := shipped.ReadDir("manifests")
 	if err != nil || len(files) < 6 {
@@ -259,7 +259,7 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// The walk in the README goes through every file, and names none that does not exist.
+// The README's tour names every file, and no file that does not exist.
 func TestWalk(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -285,7 +285,7 @@ func TestWalk(t *testing.T) {
 	slices.Sort(named)
 	slices.Sort(exist)
 	if named = slices.Compact(named); !slices.Equal(named, exist) {
-		t.Errorf("README goes through\n%q\nand there are\n%q", named, exist)
+		t.Errorf("README names\n%q\nbut the files are\n%q", named, exist)
 	}
 }
 
@@ -311,8 +311,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Of two agents on one node the second refuses: with the same state directory, and with the same runtime by whatever
-// name. The lock ends with its holder. An agent whose runtime is not there yet waits for it.
+// A second agent refuses to start with the same state directory, or with the same runtime by any name. The lock ends
+// with its holder. An agent waits for a runtime that has not started yet.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// nobody runs a shell script as a user without rights and returns its output.
+// nobody runs a shell script as an unprivileged user and returns its output.
 func nobody(t *testing.T, script string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -38,14 +38,14 @@ func openDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is what it is for
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // every user must be able to enter
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// An unprivileged user reaches nothing of an agent's, neither what it makes nor what an earlier version left open: no
-// setuid program in a volume, no log, no status, no lock.
+// An unprivileged user can access no volume with a setuid program, log, status or lock of an agent, even if an earlier
+// version left it open.
 func TestUnprivilegedUser(t *testing.T) {
 	dir := openDir(t)
 	state := filepath.Join(dir, "state")
@@ -77,7 +77,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 	for name, script := range attempts {
 		if out := nobody(t, script); !strings.HasSuffix(out, "done\n") {
-			t.Fatalf("%s cannot be tried, for the user could not do it before: %s", name, out)
+			t.Fatalf("%s fails even before the agent starts, so it tests nothing: %s", name, out)
 		}
 	}
 	_, stderr, ended := begin(t, parsed(t, "--state-dir", state, "--manifests", dir,
@@ -91,13 +91,13 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 }
 
-// A state directory that others may write to, or have, is refused: who knows what is in it.
+// A state directory is refused if others own it or may write to it, because its content cannot be trusted.
 func TestStateDirectoryOfOthers(t *testing.T) {
 	dir := openDir(t)
 	for name, prepare := range map[string]func(path string) error{
 		"writable": func(path string) error { return os.Chmod(path, 0o777|os.ModeSticky) },
 		"another's": func(path string) error {
-			nobody(t, "true") // else it is skipped
+			nobody(t, "true") // skips the test without root
 			return os.Chown(path, 65534, -1)
 		},
 	} {

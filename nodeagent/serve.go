@@ -15,11 +15,11 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// An address that another program has is tried every listenPeriod. Each connection is a file of the agent's.
+// If another program has the address, the agent tries again every listenPeriod. Each connection takes an open file.
 const listenPeriod, maxConnections = 5 * time.Second, 64
 
-// serve serves the pages of the node at an address until ctx ends, to requests of this machine. Every user can take the
-// address before the agent does: then it is tried again, and the pods do not wait for it.
+// serve serves the pages of the node at an address until ctx ends, to requests of this machine. Any user's program may
+// take the address first: then serve tries again, and the pods do not wait for it.
 func serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
 	server := &http.Server{Handler: plegz.Guard(pages), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // there is nothing to be done about it

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// addressOf returns the address at which an agent serves, once its output says so.
+// addressOf waits for the address in an agent's output, and returns it.
 func addressOf(t *testing.T, stderr output) string {
 	t.Helper()
 	stderr.await(t, `http://[^/]+/`, 10*time.Second)
 	return regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(stderr.String())[1]
 }
 
-// Each page is for this machine alone, and for reading: a page of another site reads none, by whatever name.
+// Pages answer only this machine and only reading requests. A page of another site can read none, by any host name.
 func TestGuard(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	defer ended()
@@ -68,8 +68,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// What the agent's own files hide is not served: values of the environment, headers of probes and hooks, and the
-// annotation in which kubectl keeps all of them.
+// The pages hide what the agent's private files protect: values of the environment, headers of probes and hooks, and
+// kubectl's annotation, which has all of these.
 func TestPodsWithoutSecrets(t *testing.T) {
 	dir := t.TempDir()
 	const manifest = `{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {kept: s3cret, priority: s3cret}},
@@ -96,7 +96,8 @@ func TestPodsWithoutSecrets(t *testing.T) {
 	}
 }
 
-// While another program has the port the pods run, the log says so, and the page is served once the port is free.
+// While another program has the port, the pods run and the log has the error. Once the port is free, the page is
+// served.
 func TestTakenPort(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -115,7 +116,7 @@ func TestTakenPort(t *testing.T) {
 	get(t, stderr, "/pods")
 }
 
-// Idle connections take no more than maxConnections of the agent's files, and do not keep it from ending.
+// Idle connections take at most maxConnections of the agent's open files, and do not prevent its end.
 func TestConnectionsAreBounded(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	address := addressOf(t, stderr)
@@ -127,7 +128,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return len(entries)
 	}
 	before := files()
-	const many, others = 4 * maxConnections, 20 // others: what the agent opens meanwhile
+	const many, others = 4 * maxConnections, 20 // others: files that the agent opens meanwhile
 	for range many {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

@@ -15,27 +15,27 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
-// pages are what is served of pods: those that run, and those that were refused.
+// pages serves running and refused pods.
 type pages struct {
 	running func() *v1.PodList
 	refused func() []v1.Pod
 }
 
-// handler serves /pods and a page of the pods, and leaves the rest to another, whose page is then at /events/.
+// handler serves /pods and a page of the pods. It passes other paths to rest, and serves the page of rest at /events/.
 func (p pages) handler(rest http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(p.list()) // pods have been read from fields
+		fields, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(p.list()) // cannot fail for pods
 		_ = json.NewEncoder(w).Encode(withoutSecrets(fields))                         // the client may be gone
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _ = page.Execute(w, p.list()) })
 	return mux
 }
 
-// list returns all pods. One that runs on though a change of it was refused has the reason.
+// list returns all pods. If a change of a running pod was refused, the pod has the reason.
 func (p pages) list() *v1.PodList {
 	list := p.running()
 	for _, pod := range p.refused() {
@@ -50,7 +50,7 @@ func (p pages) list() *v1.PodList {
 }
 
 // withoutSecrets returns the fields of pods that every user may see: no values of environments and headers, and no
-// annotations, for kubectl keeps the whole manifest in one. Command lines stay: a host shows them to everybody.
+// annotations, because kubectl stores the whole manifest in one. Command lines stay: a host shows them to everybody.
 func withoutSecrets(fields any) any {
 	switch v := fields.(type) {
 	case []any:
@@ -70,7 +70,7 @@ func withoutSecrets(fields any) any {
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
 	ParseFS(shipped, "page.html"))
 
-// restarts collects the restarts of containers as a metric, as kube-state-metrics calls it.
+// restarts collects the restarts of containers as a metric with the name in kube-state-metrics.
 func (p pages) restarts(metrics chan<- prometheus.Metric) {
 	for _, pod := range p.running().Items {
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -85,7 +85,8 @@ var restartsTotal = prometheus.NewDesc("kube_pod_container_status_restarts_total
 
 const timeLayout = "15:04:05.000"
 
-// printer returns what prints the changes in the statuses of pods, a line each, for one goroutine at a time.
+// printer returns a function that prints a line for each change of a pod's status. Only one goroutine may call it at a
+// time.
 func printer(w io.Writer) func(*v1.Pod) {
 	last := map[string]string{} // by pod
 	return func(pod *v1.Pod) {
@@ -97,7 +98,7 @@ func printer(w io.Writer) func(*v1.Pod) {
 	}
 }
 
-// describe says how a pod is: "Running  ready 1/1  web: running, restarts 2".
+// describe returns a pod's status as a line: "Running  ready 1/1  web: running, restarts 2".
 func describe(pod v1.Pod) string {
 	ready, containers := 0, []string{}
 	for _, s := range pod.Status.ContainerStatuses {

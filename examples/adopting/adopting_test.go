@@ -23,9 +23,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// onNode runs a test on a simulated containerd that a generator follows, in a bubble. The node
-// has the pod shop/cart-0. It is listed every second: what a test does at another time comes
-// between two lists.
+// onNode runs a test in a bubble, on a simulated containerd with a generator. The node has the pod
+// shop/cart-0. Full lists begin at whole seconds, so other times are between two lists.
 func onNode(t *testing.T, test func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		var l atomic.Pointer[bufconn.Listener]
@@ -80,7 +79,7 @@ func (n *node) remove(id string) {
 	}
 }
 
-// restart restarts the runtime, which is away for ten seconds.
+// restart stops the runtime for ten seconds.
 func (n *node) restart() {
 	n.t.Helper()
 	n.server.Down()
@@ -91,12 +90,12 @@ func (n *node) restart() {
 	time.Sleep(10 * time.Second)
 }
 
-// After a restart of the runtime, containers are told as before, and nothing is told twice. A
-// container can be had before it is listed, and for a minute after its end.
+// After a restart of the runtime, Listen reports containers as before, and none twice. Get returns a
+// container before a list shows it, and for a minute after its end.
 func TestFalcoEngine(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		app := n.run("app")
-		time.Sleep(1500 * time.Millisecond) // the first list may have come before it
+		time.Sleep(1500 * time.Millisecond) // the first list may have come before the container
 		engine := NewEngine(n.generator, n.cache)
 		list, err := engine.List(t.Context())
 		if err != nil || len(list) != 1 || list[0].ContainerID != app || list[0].Labels["team"] != "checkout" {
@@ -133,7 +132,7 @@ func TestFalcoEngine(t *testing.T) {
 		time.Sleep(65 * time.Second)
 		get("removed more than a minute ago", late, false)
 		get("never heard of", strings.Repeat("0", 64), false)
-		n.server.BreakEventStreams(nil) // nobody tells of the next one
+		n.server.BreakEventStreams(nil) // no event announces the next container
 		quick := n.run("quick")
 		if _, known := n.cache.ByContainerID(quick); known {
 			t.Error("it is known before it is listed")
@@ -143,13 +142,13 @@ func TestFalcoEngine(t *testing.T) {
 		wg.Wait()
 		want := []string{"shop/cart-0 app false", "shop/cart-0 late false", "shop/cart-0 late true"}
 		if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
-			t.Errorf("told %q", told)
+			t.Errorf("events: %q", told)
 		}
 	})
 }
 
-// The kernel's side asks with 12 characters of an ID. If the runtime never answers for the status of
-// a container, both its creation and its removal are reported.
+// Falco's kernel side asks with 12 characters of an ID. Listen reports the creation and removal of a
+// container even if the runtime never answers with its status.
 func TestFalcoEngineWithoutStatus(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		engine := NewEngine(n.generator, n.cache)
@@ -195,8 +194,8 @@ func TestFalcoEngineWithoutStatus(t *testing.T) {
 	})
 }
 
-// After a restart of the runtime, containers are found as before. One is found as soon as it is
-// listed, or a hook has told it, and for a minute after its end.
+// After a restart of the runtime, Get finds containers as before: as soon as a list shows them or a
+// hook reports them, and for a minute after their end.
 func TestTetragonCgroups(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		// inode is the ID of a container's cgroup on this node.
@@ -231,7 +230,7 @@ func TestTetragonCgroups(t *testing.T) {
 		late := n.run("late")
 		time.Sleep(time.Second)
 		get("started after the restart", late, true)
-		get("told by a hook, not listed yet", hooked, true)
+		get("reported by a hook, not listed yet", hooked, true)
 
 		n.remove(app)
 		time.Sleep(time.Second)
@@ -249,8 +248,8 @@ func TestTetragonCgroups(t *testing.T) {
 	})
 }
 
-// After a restart of the runtime, and while it is away, processes have their labels as before. What
-// is not known yet may not be kept, and what is gone has labels for a minute.
+// During and after a restart of the runtime, processes have their labels. Labels of an unknown
+// container may not be kept; labels of a container that is gone are found for a minute.
 func TestParcaMetadata(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		proc := fstest.MapFS{"1/cgroup": {Data: []byte("0::/init.scope\n")}}

@@ -7,19 +7,19 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Engine is what Falco's container plugin asks of a container engine.
+// Engine is what Falco's container plugin needs from a container engine.
 type Engine interface {
 	// List returns the running containers.
 	List(ctx context.Context) ([]Event, error)
-	// Listen sends the containers that are created and removed, until ctx ends. Then it closes
-	// the channel, and is done with wg.
+	// Listen sends created and removed containers until ctx ends. Then it closes the channel and
+	// calls wg.Done.
 	Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error)
-	// Get returns a container that the kernel has shown first, by the first 12 characters of its ID or
-	// more; nil if there is none.
+	// Get returns the container whose ID begins with these 12 or more characters, or nil. Falco calls
+	// it for a container that it first sees in the kernel.
 	Get(ctx context.Context, containerID string) (*Event, error)
 }
 
-// Event is a container, as it is created or removed.
+// Event is a container that is created or removed.
 type Event struct {
 	ContainerID, Name, Image string
 	PodUID, Pod, Namespace   string
@@ -52,9 +52,9 @@ func (f falcoEngine) List(ctx context.Context) (events []Event, err error) {
 	return events, nil
 }
 
-// Listen begins with what exists, so that nothing is lost between List and Listen. All but the
-// addresses comes from the list that showed the container: if the runtime never answers for its
-// status, it is reported nevertheless, when the generator's request timeout has expired.
+// Listen begins with the existing containers, so that none is lost between List and Listen. A list
+// provides everything but the addresses. So if the runtime never answers with the container's status,
+// Listen reports the container after the generator's request timeout.
 func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error) {
 	events := make(chan Event)
 	send := func(e *pleg.PodLifecycleEvent) {
@@ -68,14 +68,14 @@ func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Eve
 	}
 	wg.Go(func() {
 		defer close(events)
-		// The error is why ctx has ended.
+		// The error is only the cause of ctx's end.
 		_ = f.generator.Handle(ctx, pleg.Handler{OnContainerCreated: send, OnContainerRemoved: send})
 	})
 	return events, nil
 }
 
-// Get makes one list of the node if the container is not known yet. ctx should have a deadline: if
-// the runtime does not answer for the container's status, Get returns what the list shows then.
+// Get makes one full list if the container is not known yet. ctx should have a deadline: if the
+// runtime does not answer with the status by then, Get returns what the list shows.
 func (f falcoEngine) Get(ctx context.Context, containerID string) (*Event, error) {
 	if event := f.find(containerID); event != nil {
 		return event, nil

@@ -9,21 +9,21 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// MetadataProvider is what parca-agent asks for the labels of a process.
+// MetadataProvider gives parca-agent the labels of a process.
 type MetadataProvider interface {
-	// AddMetadata adds labels of a process, and returns whether they may be kept for it.
+	// AddMetadata adds labels of a process, and reports whether the agent may cache them.
 	AddMetadata(pid int, labels map[string]string) bool
 }
 
-// PodMetadata is a MetadataProvider: it adds the pod and the container that a process is in,
-// and makes no call.
+// PodMetadata is a MetadataProvider. It adds the pod and the container of a process, and makes no
+// call to the runtime.
 type PodMetadata struct {
 	Cache *pleg.PodCache
 	Proc  fs.FS // os.DirFS("/proc") of the node
 }
 
-// AddMetadata implements MetadataProvider. Labels of a container that is not known yet may not be
-// kept: the next sample of the process will have them.
+// AddMetadata implements MetadataProvider. If the container is not known yet, the agent may not
+// cache the labels: the next sample of the process will have the container's.
 func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 	containerID, err := containerOf(m.Proc, pid)
 	if err != nil {
@@ -48,7 +48,7 @@ func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 	return true
 }
 
-// containerOf returns the ID of the container that a process is in, "" if it is in none.
+// containerOf returns the ID of a process's container, or "" if it is in none.
 func containerOf(proc fs.FS, pid int) (string, error) {
 	cgroups, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/cgroup")
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 type CgroupMap interface {
 	// Get returns the container of a cgroup.
 	Get(cgroupID uint64) (containerID string, ok bool)
-	// Add says which container has a cgroup. A hook in the runtime may, before anyone else
-	// knows of the container.
+	// Add sets the container of a cgroup. A hook in the runtime may call it before anything else
+	// knows the container.
 	Add(podUID, containerID string, cgroupID uint64)
-	// Update says which containers a pod has.
+	// Update sets the containers of a pod.
 	Update(podUID string, containerIDs []string)
 }
 
-// PodCgroups is a CgroupMap. What is gone stays in it as long as the cache finds it.
+// PodCgroups is a CgroupMap. It keeps a container that is gone as long as the cache finds it.
 type PodCgroups struct {
 	cache *pleg.PodCache
 	// find returns the ID of a container's cgroup. On cgroup v2 it is the inode of the directory
@@ -33,7 +33,7 @@ type PodCgroups struct {
 
 type cgroup struct {
 	podUID, containerID string
-	listed              bool // the runtime has told of the container
+	listed              bool // the runtime has listed the container
 }
 
 // NewPodCgroups returns an empty map.
@@ -41,8 +41,8 @@ func NewPodCgroups(cache *pleg.PodCache, find func(containerID string) (uint64, 
 	return &PodCgroups{cache: cache, find: find, cgroups: make(map[uint64]*cgroup)}
 }
 
-// Follow updates the map until ctx ends or the generator stops. A pod informer of the API
-// server did that.
+// Follow updates the map until ctx ends or the generator stops. It replaces a pod informer of the
+// API server.
 func (m *PodCgroups) Follow(ctx context.Context, generator *pleg.GenericPLEG) error {
 	update := func(e *pleg.PodLifecycleEvent) {
 		status, _ := m.cache.Get(e.ID)
@@ -72,7 +72,7 @@ func (m *PodCgroups) Add(podUID, containerID string, cgroupID uint64) {
 	m.cgroups[cgroupID] = &cgroup{podUID: podUID, containerID: containerID}
 }
 
-// Update implements CgroupMap, and forgets what was gone for a minute.
+// Update implements CgroupMap, and forgets listed containers that the cache no longer finds.
 func (m *PodCgroups) Update(podUID string, containerIDs []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

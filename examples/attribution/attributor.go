@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// missFor is how long an unknown container is not looked for again.
+// missFor is how long after a vain search an unknown container is not searched for again.
 const missFor = 10 * time.Second
 
 // attributor finds the pod that a process is in now. Its methods may be called from several goroutines.
@@ -24,14 +24,14 @@ type attributor struct {
 	proc      string // the host's /proc
 
 	mu     sync.Mutex
-	misses map[string]time.Time // when a container was looked for in vain; guarded by mu
+	misses map[string]time.Time // when a search found no container; guarded by mu
 }
 
 func newAttributor(generator *pleg.GenericPLEG, proc string) *attributor {
 	return &attributor{generator: generator, proc: proc, misses: map[string]time.Time{}}
 }
 
-// lookUp describes where a process is.
+// lookUp describes the pod and container of a process.
 func (a *attributor) lookUp(ctx context.Context, pid string) string {
 	cgroups, err := os.ReadFile(filepath.Join(a.proc, pid, "cgroup"))
 	if err != nil {
@@ -43,7 +43,7 @@ func (a *attributor) lookUp(ctx context.Context, pid string) string {
 			return a.describe(ctx, id, uid)
 		}
 	}
-	// In a cgroup namespace of its own, this program is at the root, and so is its own container.
+	// In its own cgroup namespace, this program sees itself and its container at the root.
 	own, _ := os.ReadFile(filepath.Join(a.proc, "self", "cgroup"))
 	outside := strings.Contains(string(cgroups), ":/../")
 	if !outside && (atRoot(string(own)) || atRoot(string(cgroups))) {
@@ -52,7 +52,7 @@ func (a *attributor) lookUp(ctx context.Context, pid string) string {
 	return "is in no pod"
 }
 
-// atRoot reports whether the lines of a /proc/PID/cgroup are all of a root.
+// atRoot reports whether every line of a /proc/PID/cgroup names a root.
 func atRoot(cgroups string) bool {
 	for line := range strings.Lines(cgroups) {
 		if !strings.HasSuffix(line, ":/\n") {
@@ -67,15 +67,15 @@ func (a *attributor) describe(ctx context.Context, id string, uid types.UID) str
 	if !found {
 		return fmt.Sprintf("is in the unknown container %.13s", id)
 	}
-	name := "its sandbox" // where gVisor has all processes of a pod
+	name := "its sandbox" // gVisor runs all processes of a pod there
 	if c := pod.FindContainerStatusByID(id); c != nil {
 		name = c.Name
 	}
 	return fmt.Sprintf("is in %s/%s, %s", pod.Namespace, pod.Name, name)
 }
 
-// podOf returns the pod of a container. If the cache does not have it, the pod is listed once, or all
-// pods if the UID is unknown.
+// podOf returns the pod of a container. If the cache does not have it, podOf lists the pod once, or
+// all pods if the UID is unknown.
 func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *pleg.PodStatus, found bool) {
 	cache, now := a.generator.Cache(), a.generator.Clock().Now()
 	if pod, found = cache.ByContainerID(id); found || a.missed(id, now) {
@@ -83,7 +83,7 @@ func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if uid != "" { // whatever these return: the cache has what there is
+	if uid != "" { // errors do not matter: the cache is read afterwards
 		_, _, _ = cache.LookupNewerThan(ctx, uid, now)
 	} else {
 		_ = a.generator.Relist(ctx)
@@ -94,7 +94,7 @@ func (a *attributor) podOf(ctx context.Context, id string, uid types.UID) (pod *
 	return pod, found
 }
 
-// missed reports whether a container was looked for in vain a moment ago.
+// missed reports whether a search for the container failed less than missFor ago.
 func (a *attributor) missed(id string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

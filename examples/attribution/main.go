@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// attribute prints where processes are.
+// attribute prints the pod and container of each process.
 func attribute(ctx context.Context, endpoint string, pids []string) error {
 	runtime, err := cri.Connect(ctx, endpoint, cri.WithoutExitEvents())
 	if err != nil {

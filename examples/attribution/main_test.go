@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A process of a new container is found with one list of its pod, and what is not found is looked for once.
+// One list of its pod finds a process of a new container. An unknown container is searched for once.
 func TestLookUp(t *testing.T) {
 	server, err := criserver.Start(criserver.WithModel(criserver.CRIOWithoutEvents))
 	if err != nil {
@@ -24,11 +24,11 @@ func TestLookUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer runtime.Close()
-	// Only a list that is asked for finds anything: no periodic list comes, and no event.
+	// Only requested lists find anything: there are no periodic lists and no events.
 	generator := pleg.New(runtime, pleg.WithRelistPeriod(time.Hour))
 	generator.Start(t.Context())
 	defer generator.Stop()
-	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // whose end has the node listed once more
+	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // the refusal leads to one more full list
 		time.Sleep(time.Millisecond)
 	}
 	if err := generator.Relist(t.Context()); err != nil {
@@ -58,7 +58,7 @@ func TestLookUp(t *testing.T) {
 
 	for _, step := range []struct {
 		pid, want string
-		lists     int // of pods so far
+		lists     int // calls of ListContainers so far
 	}{
 		{"1", "is in no pod", 0},
 		{"2", "is in shop/cart-0, cart", 1},
@@ -74,7 +74,7 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 
-	// In a cgroup namespace of its own, a program sees its own container and those beside it like this.
+	// In its own cgroup namespace, a program sees its own container and the others of its pod like this.
 	sidecar, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "sidecar"})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// Without a runtime the error names the socket.
+// Without a runtime, the error names the socket.
 func TestNoRuntime(t *testing.T) {
 	if err := attribute(t.Context(), "/nowhere.sock", nil); err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {
 		t.Error(err)

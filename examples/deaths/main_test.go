@@ -11,8 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// How a container ended is printed with its reason, and the end of the context ends the
-// program.
+// The program prints how a container ended, with the reason, and ends with its context.
 func TestDeaths(t *testing.T) {
 	server, err := criserver.Start()
 	if err != nil {
@@ -32,7 +31,7 @@ func TestDeaths(t *testing.T) {
 		ended <- deaths(ctx, server.Endpoint(), in)
 		_ = in.Close()
 	}()
-	for server.Calls("ContainerStatus") == 0 { // the program has seen that it runs
+	for server.Calls("ContainerStatus") == 0 { // until the program has seen the container run
 		time.Sleep(time.Millisecond)
 	}
 	if err := server.ExitContainer(cart, 137, "OOMKilled"); err != nil {
@@ -44,13 +43,13 @@ func TestDeaths(t *testing.T) {
 		t.Errorf("%q, %v", line, err)
 	}
 	cancel()
-	_ = out.Close() // what is written later is not read
+	_ = out.Close() // later output is not read
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
-// Without a runtime the error names the socket.
+// Without a runtime, the error names the socket.
 func TestNoRuntime(t *testing.T) {
 	err := deaths(t.Context(), "/nowhere.sock", io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {

@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// adapter is the adapter's folder, and releaseOfAdapter the oldest release that its files are for
-// which are in no folder _before.
+// adapter is the adapter's folder. releaseOfAdapter is the oldest release that needs no files of the
+// folders _before.
 const (
 	adapter          = "kubelet/adapter"
 	releaseOfAdapter = release(37)
 )
 
-// change makes the tree differ from the release, and says what it did.
+// change edits the tree, and returns a description of what it did.
 type change = func(*workspace) (string, error)
 
-// changes are all that the tree differs in.
+// changes returns every edit that the tree gets.
 func changes(w *workspace) ([]change, error) {
 	changes := []change{
 		removeFile("pkg/kubelet/pleg/evented.go"),
@@ -46,8 +46,8 @@ func changes(w *workspace) ([]change, error) {
 	return changes, nil
 }
 
-// adapterFiles returns which files of the adapter go into a folder of the kubelet's, by their
-// names there. Those of a folder _before1.N take the place of newer ones, down to the release.
+// adapterFiles returns the adapter's files for a folder of the kubelet, by their names there. For an
+// older release, files of the folders _before1.N replace newer ones.
 func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
 	files := make(map[string]string)
 	add := func(below string) error {
@@ -70,7 +70,7 @@ func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
 	return files, err
 }
 
-// replaceFile puts a file of the adapter in the place of one of the kubelet's.
+// replaceFile replaces a file of the kubelet by one of the adapter.
 func replaceFile(path, with string) change {
 	return func(w *workspace) (string, error) {
 		content, err := os.ReadFile(filepath.Join(w.root, adapter, with))
@@ -95,7 +95,7 @@ func removeFile(path string) change {
 	}
 }
 
-// splice is text that takes the place of a part of a file.
+// splice is text that replaces a part of a file.
 type splice struct {
 	from, to token.Pos
 	text     string
@@ -147,15 +147,15 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	return nil
 }
 
-// handRuntimeOver wraps the kubelet's runtime where it is kept. So the generator, which is handed it, has
-// the CRI client for the events, the endpoint for the exit events, and runtime-request-timeout, and the
-// kubelet's own inspections show the ends that the generator has seen.
+// handRuntimeOver wraps the kubelet's runtime where it is set. So the generator gets the CRI client for
+// events, the endpoint for exit events, and runtime-request-timeout. The kubelet's own inspections show
+// the ends that the generator has seen.
 func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
-	handed := make(map[string]bool) // to a generator
+	handed := make(map[string]bool) // the runtimes that a generator gets
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if ok && isSelector(call.Fun, "pleg", "NewGenericPLEG") && len(call.Args) >= 5 {
-			handed[source(call.Args[len(call.Args)-5])] = true // up to 1.36, a logger comes before it
+			handed[source(call.Args[len(call.Args)-5])] = true // from the end: up to 1.36, the first argument is a logger
 		}
 		return true
 	})
@@ -181,24 +181,23 @@ func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStm
 	return splices, nil
 }
 
-// publishConfirmed has the kubelet publish no exit that the runtime's status does not show yet.
+// publishConfirmed edits the kubelet to publish an exit only when the runtime's status shows it.
 func publishConfirmed(_ release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	const statement = "podStatus = kubecontainer.Published(podStatus, podIsTerminal)"
 	at := body.Lbrace + 1
 	return []splice{{at, at, "\n\t" + statement, "begins with " + statement}}, nil
 }
 
-// ours are the metrics that the library registers in the kubelet's registry, under the
-// kubelet's names.
+// ours are the metrics that the library registers in the kubelet's registry, with the kubelet's names.
 var ours = []string{
 	"PLEGRelistDuration", "PLEGRelistInterval", "PLEGPodRelistDuration", "PLEGDiscardEvents", "PLEGLastSeen",
 	"EventedPLEGConn", "EventedPLEGConnErr", "EventedPLEGConnLatency", "RunningPodCount", "RunningContainerCount",
 }
 
-// sinceOnDemand is the one of them that there is since release 1.36.
+// sinceOnDemand is the only metric of ours that release 1.36 added.
 const sinceOnDemand = "PLEGPodRelistDuration"
 
-// leaveMetricsOut removes the registrations of the metrics that the library registers.
+// leaveMetricsOut removes the kubelet's registrations of the metrics in ours.
 func leaveMetricsOut(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	var splices []splice
 	var found []string

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// released makes a workspace whose release has one file.
+// released makes a workspace with a release of one file.
 func released(t *testing.T, path, content string) *workspace {
 	t.Helper()
 	w := &workspace{release: 36, original: t.TempDir(), tree: t.TempDir()}
@@ -52,8 +52,8 @@ func (kl *Kubelet) generateAPIPodStatus(pod *v1.Pod, podStatus *kubecontainer.Po
 }
 `
 
-// TestRuntimeIsHandedOver shows that the runtime which the function's generators get is wrapped
-// where it is set, also when the tree was edited before, and no other.
+// TestRuntimeIsHandedOver shows that only the generators' runtime is wrapped, where it is set, even if
+// the tree was edited before.
 func TestRuntimeIsHandedOver(t *testing.T) {
 	const path = "kubelet.go"
 	w := released(t, path, makesTwo)
@@ -63,7 +63,7 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := strings.Count(said, "edited kubelet.go:"); n != 1 {
-			t.Errorf("it said %q", said)
+			t.Errorf("the description is %q", said)
 		}
 		got := edited(t, w, path)
 		if strings.Count(got, "pleg.NodeRuntime(") != 1 ||
@@ -73,8 +73,8 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestEditThatFindsNothingFails shows that a release that looks otherwise is not built as
-// if it had been edited.
+// TestEditThatFindsNothingFails shows that an edit returns an error if it does not find the code that
+// it should replace.
 func TestEditThatFindsNothingFails(t *testing.T) {
 	const path = "kubelet.go"
 	for content, want := range map[string]string{
@@ -94,7 +94,7 @@ func TestEditThatFindsNothingFails(t *testing.T) {
 	}
 }
 
-// TestMetricsAreLeftOut shows that only the generator's metrics are.
+// TestMetricsAreLeftOut shows that only the generator's metrics are left out.
 func TestMetricsAreLeftOut(t *testing.T) {
 	const path = "metrics.go"
 	source := "package metrics\nfunc Register() {\nonce.Do(func() {\nlegacyregistry.MustRegister(Evictions)\n"
@@ -110,8 +110,8 @@ func TestMetricsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestTrimRemovesWhatDoesNotCompile shows that whole declarations go, and the imports that
-// they leave behind.
+// TestTrimRemovesWhatDoesNotCompile shows that trimTests removes whole declarations, and imports that
+// are then unused.
 func TestTrimRemovesWhatDoesNotCompile(t *testing.T) {
 	const path = "x_test.go"
 	w := released(t, path, `package x

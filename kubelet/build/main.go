@@ -1,19 +1,19 @@
-// Command build makes a kubelet that runs on this library in place of its own generator
+// Command build builds a kubelet with this library instead of the kubelet's own generator
 // and cache. It copies the sources of k8s.io/kubernetes from the module cache to
-// .cache/kubelet at the root of the repository, puts the files of kubelet/adapter
-// in the place of the kubelet's, makes the edits that remain, says each, and builds.
+// .cache/kubelet at the root of the repository and replaces files of the kubelet by those
+// of kubelet/adapter. It makes and prints the remaining edits, and builds.
 //
 //	go run ./kubelet/build                # .cache/kubelet/kubelet, of the newest release
-//	go run ./kubelet/build -stock         # .cache/kubelet/stock, without any of that
+//	go run ./kubelet/build -stock         # .cache/kubelet/stock, the unchanged kubelet
 //	go run ./kubelet/build -test          # the kubelet's own tests on it
 //	go run ./kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
 //
 // With -source it takes the sources from the vendor folder of another module, such as KubeEdge's,
-// and does the same in a copy of that module. What follows the flags are the packages to build.
+// and does the same in a copy of that module. The arguments after the flags are the packages to build.
 //
 //	go run ./kubelet/build -source ../kubeedge ./edge/cmd/edgecore
 //
-// It works anywhere in this module. The first build takes minutes: it compiles a kubelet.
+// It runs from any folder of this module. The first build takes minutes: it compiles a kubelet.
 package main
 
 import (
@@ -100,7 +100,7 @@ func buildFork(ctx context.Context, root, source string, packages []string) erro
 	return f.build(ctx, packages)
 }
 
-// edit makes all changes and says them.
+// edit makes and prints all changes.
 func (w *workspace) edit() error {
 	changes, err := changes(w)
 	if err != nil {
@@ -116,7 +116,7 @@ func (w *workspace) edit() error {
 	return nil
 }
 
-// target returns where a program goes: those of the newest release have no folder of their own.
+// target returns the path of a program. Programs of the newest release have no folder of their own.
 func (w *workspace) target(name string) (string, error) {
 	if *output != "" {
 		return filepath.Abs(*output)
@@ -127,7 +127,7 @@ func (w *workspace) target(name string) (string, error) {
 	return filepath.Join(w.made, name), nil
 }
 
-// goBuild builds the kubelet of a folder beside its place and moves it there.
+// goBuild builds the kubelet in dir under a temporary name, and moves it to its place.
 func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, version, name string) error {
 	began := time.Now()
 	path, err := w.target(name)
@@ -143,13 +143,12 @@ func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, ver
 	return os.Rename(path+".part", path)
 }
 
-// deviating are the kubelet's tests that compile, and ask for what the library means to do
-// differently.
+// deviating are tests of the kubelet that compile, and fail where the library differs on purpose.
 var deviating = map[string]string{
 	"TestRunningPodAndContainerCount": "a generator without a node, such as a test's, registers no metrics",
 }
 
-// goTest runs the kubelet's tests of what is edited and of what uses it.
+// goTest runs the kubelet's tests of the edited packages and of packages that use them.
 func (w *workspace) goTest(ctx context.Context) error {
 	flags := []string{"-mod=mod", "-trimpath", "-vet=off"}
 	for _, name := range []string{"container", "pleg"} {

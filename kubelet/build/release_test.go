@@ -16,7 +16,7 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-// TestAdapterFiles shows from which folder a release has the files that differ.
+// TestAdapterFiles shows which folder provides the files that differ between releases.
 func TestAdapterFiles(t *testing.T) {
 	root, err := findRoot(t.Context())
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// fork is a module that vendors a kubelet, as KubeEdge's is, and the copy of it that is edited.
+// fork is a module that vendors a kubelet, such as KubeEdge, and its edited copy.
 type fork struct {
 	workspace
 	copy string
@@ -47,7 +47,7 @@ func copyFork(root, source, to string) (*fork, error) {
 	return f, nil
 }
 
-// copyModule copies a folder, but for its history.
+// copyModule copies a folder without its Git history.
 func copyModule(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -71,8 +71,8 @@ func copyModule(from, to string) error {
 
 var ofKubernetes = regexp.MustCompile(`(?m)^# ` + kubernetes + ` (v1\.\S+)( => \S+( (v1\.\S+))?)?$`)
 
-// vendoredVersion returns the version of Kubernetes in a modules.txt: that of a fork, if it has
-// one.
+// vendoredVersion returns the version of Kubernetes in a modules.txt. If a fork of Kubernetes replaces
+// it, this is the fork's version.
 func vendoredVersion(modules string) (string, error) {
 	m := ofKubernetes.FindStringSubmatch(modules)
 	if m == nil {
@@ -84,15 +84,15 @@ func vendoredVersion(modules string) (string, error) {
 	return m[1], nil
 }
 
-// goPackage is what go list says of a package.
+// goPackage is a package in the output of go list.
 type goPackage struct {
 	Dir, ImportPath string
 	Imports         []string
 	Module          *struct{ Path, Version, GoVersion string } // nil for the standard library
 }
 
-// vendorLibrary puts the library into the copy's vendor folder, and what it imports that is not
-// there.
+// vendorLibrary copies the library, and those of its imports that are missing, into the copy's vendor
+// folder.
 func (f *fork) vendorLibrary(ctx context.Context) error {
 	out, err := command(ctx, f.root, "list", "-deps", "-json=Dir,ImportPath,Imports,Module", ".", "./cri").Output()
 	if err != nil {
@@ -117,7 +117,7 @@ func (f *fork) vendorLibrary(ctx context.Context) error {
 		if _, err := os.Stat(f.vendored(path)); err == nil || p.Module == nil {
 			return nil
 		}
-		needed := cmp.Or(p.Module.Version, "v0.0.0") // the library has none here
+		needed := cmp.Or(p.Module.Version, "v0.0.0") // the library has no version here
 		header := headerOf(p.Module.Path).FindStringSubmatch(text)
 		if header == nil {
 			header = []string{fmt.Sprintf("# %s %s\n## explicit; go %s\n", p.Module.Path, needed, p.Module.GoVersion), needed}
@@ -151,19 +151,19 @@ func (f *fork) vendorLibrary(ctx context.Context) error {
 	return nil
 }
 
-// headerOf matches what a modules.txt says of a module before its packages: the version first.
+// headerOf matches the lines of a module in a modules.txt before its packages, and captures the version.
 func headerOf(module string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^# ` + regexp.QuoteMeta(module) + ` (v\S+).*\n(?:## .*\n)*`)
 }
 
-// older compares versions of the form v1.2.3, as Go's are but for the letter.
+// older reports whether v is older than other. Both have the form v1.2.3.
 func older(v, other string) bool {
 	return version.Compare("go"+strings.TrimPrefix(v, "v"), "go"+strings.TrimPrefix(other, "v")) < 0
 }
 
 func (f *fork) vendored(path string) string { return filepath.Join(f.copy, "vendor", path) }
 
-// copyPackage copies the Go files of a folder, but for tests.
+// copyPackage copies the Go files of a folder, except tests.
 func copyPackage(from, to string) error {
 	files, err := filepath.Glob(filepath.Join(from, "*.go"))
 	if err != nil {
@@ -183,8 +183,8 @@ func copyPackage(from, to string) error {
 	return nil
 }
 
-// build builds the programs of the copy that are asked for; without any, it compiles the kubelet's
-// packages. Whether it uses cgo is up to the environment.
+// build builds these packages of the copy, or compiles the kubelet's packages if there are none. The
+// environment decides whether it uses cgo.
 func (f *fork) build(ctx context.Context, packages []string) error {
 	args := []string{"build", "-mod=vendor", "-trimpath"}
 	if len(packages) == 0 {

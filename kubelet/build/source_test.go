@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// edge makes a module that vendors what a kubelet is edited in, as KubeEdge's does: a fork of
-// release 1.32 behind a replace line, and a module of its own repository behind a link.
+// edge makes a module that vendors the files of a kubelet that are edited. Like KubeEdge, it has a fork
+// of release 1.32 behind a replace line, and a module of its own repository behind a link.
 func edge(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "edge")
@@ -57,8 +57,8 @@ func edge(t *testing.T) string {
 	return dir
 }
 
-// TestVendoredKubelet shows that a copy is edited as its release wants it, that it vendors the
-// library, as Go's own check agrees, and that the source is left alone.
+// TestVendoredKubelet shows that a copy gets the edits of its release and vendors the library, that
+// Go's own check accepts this, and that the source stays unchanged.
 func TestVendoredKubelet(t *testing.T) {
 	root, err := findRoot(t.Context())
 	if err != nil {
@@ -70,7 +70,7 @@ func TestVendoredKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f.version != "v1.32.10-edge1" || f.release != 32 {
-		t.Errorf("it has found version %s, release %s", f.version, f.release)
+		t.Errorf("it found version %s, release %s", f.version, f.release)
 	}
 	if err := f.edit(); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestVendoredKubelet(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(f.original, "pkg/kubelet/pleg/evented.go")); err != nil {
 		t.Error("the source was edited:", err)
 	}
-	// Of a module that the library needs the fork vendors another version, without one package.
+	// The fork vendors another version of a module that the library needs, without one package.
 	const modules = "../../modules.txt"
 	others := edited(t, &f.workspace, modules)
 	vendor := func(version string) error {
@@ -117,7 +117,7 @@ func TestVendoredKubelet(t *testing.T) {
 		t.Errorf("modules.txt is\n%s", got)
 	}
 	if out, err := listVendored(t.Context(), f.copy); err != nil || !strings.Contains(out, library+"/cri") {
-		t.Errorf("Go says %v, %s", err, out)
+		t.Errorf("Go's check: %v, %s", err, out)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestForkBuildsWithCgo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if said, err := exec.Command(filepath.Join(dir, "bin", "edge")).CombinedOutput(); err != nil || string(said) != want {
-			t.Errorf("with CGO_ENABLED=%s it was built %s, %v", enabled, said, err)
+			t.Errorf("with CGO_ENABLED=%s, the build printed %s, %v", enabled, said, err)
 		}
 	}
 }

@@ -18,14 +18,14 @@ const (
 	library    = "github.com/kubepleg/pleg"
 )
 
-// workspace is where everything is.
+// workspace has the paths of the repository, the sources and the edited copy.
 type workspace struct {
 	root     string // of this repository
 	release  release
-	version  string // of the kubelet
-	original string // the sources of k8s.io/kubernetes, which are left alone
-	tree     string // the copy that is edited
-	made     string // what is made of the release, below a folder that git ignores
+	version  string // the kubelet's version
+	original string // the sources of k8s.io/kubernetes, which stay unchanged
+	tree     string // the edited copy
+	made     string // the folder for everything built from the release; git ignores it
 }
 
 func findRoot(ctx context.Context) (string, error) {
@@ -36,7 +36,7 @@ func findRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(root)), nil
 }
 
-// findWorkspace has the sources of a release downloaded.
+// findWorkspace downloads the sources of a release, and returns their workspace.
 func findWorkspace(ctx context.Context, root, version string) (*workspace, error) {
 	w := &workspace{root: root}
 	var err error
@@ -65,16 +65,16 @@ func findWorkspace(ctx context.Context, root, version string) (*workspace, error
 func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = slices.Concat([]string{"CGO_ENABLED=0"}, os.Environ(), []string{"GOWORK=off"}) // the last of a name counts
+	cmd.Env = slices.Concat([]string{"CGO_ENABLED=0"}, os.Environ(), []string{"GOWORK=off"}) // later entries win
 	cmd.Stderr = os.Stderr
 	return cmd
 }
 
-// folders of the module that a kubelet and its tests are built from.
+// folders are the folders of the module that a kubelet and its tests need.
 var folders = []string{"cmd", "pkg", "plugin", "test", "third_party"}
 
-// copySources makes the copy, unless it is there from before. It is moved into its place
-// whole.
+// copySources makes the copy, unless it exists. It moves the complete copy into its place, so that no
+// part of a copy is ever there.
 func (w *workspace) copySources(ctx context.Context) error {
 	if _, err := os.Stat(w.tree); err == nil {
 		fmt.Printf("%s is there from before\n", w.tree)
@@ -96,7 +96,7 @@ func (w *workspace) copySources(ctx context.Context) error {
 	return os.Rename(part, w.tree)
 }
 
-// copyFile copies a file, and makes what is read-only in the module cache writable.
+// copyFile copies a file, and makes the copy writable: files in the module cache are read-only.
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -105,8 +105,8 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o644)
 }
 
-// stockModfile returns the go.mod that the release is built with as it is. It is made once, and
-// moved into its place whole, since tests build in several processes.
+// stockModfile returns the go.mod for the unchanged release. It is made once and then moved into its
+// place, because tests build in several processes.
 func (w *workspace) stockModfile(ctx context.Context) (string, error) {
 	dir := filepath.Join(w.made, "stock-"+w.version)
 	modfile := filepath.Join(dir, "go.mod")
@@ -126,8 +126,8 @@ func (w *workspace) stockModfile(ctx context.Context) (string, error) {
 	return modfile, nil
 }
 
-// writeModfile writes the release's go.mod with the modules that are in its repository at
-// their own versions, and its go.sum beside it.
+// writeModfile writes the release's go.mod and go.sum. It replaces the modules of the release's own
+// repository by their published versions.
 func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	if err := copyFile(filepath.Join(w.original, "go.mod"), path); err != nil {
 		return fmt.Errorf("copying the release's go.mod: %w", err)
@@ -152,7 +152,7 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	args := []string{"mod", "edit"}
 	for _, r := range module.Require {
 		if r.Version == "v0.0.0" {
-			// Go requires again what a kubelet needs, below. Not every mirror has the others.
+			// Below, go list adds those that a kubelet needs. Not every mirror has the others.
 			args = append(args, "-droprequire="+r.Path, "-replace="+r.Path+"="+r.Path+"@v0"+strings.TrimPrefix(w.version, "v1"))
 		}
 	}
@@ -160,7 +160,7 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	require := command(ctx, w.original, "list", "-mod=mod", "-modfile="+path, "-deps", "./cmd/kubelet")
-	var said strings.Builder // it tells hundreds of packages that it finds
+	var said strings.Builder // the command prints hundreds of packages
 	require.Stderr = &said
 	if err := require.Run(); err != nil {
 		reasons := slices.DeleteFunc(strings.Split(said.String(), "\n"), func(line string) bool {
@@ -171,7 +171,7 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	return nil
 }
 
-// requireLibrary has the copy's go.mod require the library of this repository.
+// requireLibrary adds the library of this repository to the copy's go.mod.
 func (w *workspace) requireLibrary(ctx context.Context) error {
 	err := command(ctx, w.tree, "mod", "edit", "-require="+library+"@v0.0.0", "-replace="+library+"="+w.root).Run()
 	if err != nil {
@@ -180,8 +180,8 @@ func (w *workspace) requireLibrary(ctx context.Context) error {
 	return nil
 }
 
-// restore puts a file back as it was released and returns its content. What was never in
-// the release is removed.
+// restore restores a file of the release and returns its content. It removes a file that the release
+// does not have.
 func (w *workspace) restore(path string) ([]byte, error) {
 	content, err := os.ReadFile(filepath.Join(w.original, path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +193,7 @@ func (w *workspace) restore(path string) ([]byte, error) {
 	return content, w.write(path, content)
 }
 
-// restoreFolder puts the Go files of a folder back as they were released.
+// restoreFolder restores the Go files of a folder to those of the release.
 func (w *workspace) restoreFolder(folder string) error {
 	for _, of := range []string{w.original, w.tree} {
 		files, err := filepath.Glob(filepath.Join(of, folder, "*.go"))

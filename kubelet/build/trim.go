@@ -16,13 +16,13 @@ import (
 	"strings"
 )
 
-// trimTests removes from the tests of one of the kubelet's packages what does not compile
-// any more, because it reaches into what was replaced, and says what that is.
+// trimTests removes declarations that no longer compile from the tests of a kubelet package, because
+// they use replaced internals. It prints what it removes.
 func (w *workspace) trimTests(ctx context.Context, flags []string, name string) error {
 	folder := filepath.Join("pkg", "kubelet", name)
 	args := append([]string{"test", "-c", "-gcflags=-e", "-o", os.DevNull}, flags...)
 	var removed []string
-	for range 20 { // what is removed was used by others, which are next
+	for range 20 { // declarations that used the removed ones are next
 		cmd := command(ctx, w.tree, append(args, "./"+filepath.ToSlash(folder))...)
 		cmd.Stderr = nil
 		said, err := cmd.CombinedOutput()
@@ -49,7 +49,7 @@ func (w *workspace) trimTests(ctx context.Context, flags []string, name string) 
 
 var complaint = regexp.MustCompile(`([a-z0-9_]+_test\.go):(\d+):\d+: (.*)`)
 
-// complaints returns why the test files do not compile, by file and line.
+// complaints returns the compiler's errors in test files, by file and line.
 func complaints(said string) map[string]map[int]string {
 	lines := make(map[string]map[int]string)
 	for s := bufio.NewScanner(strings.NewReader(said)); s.Scan(); {

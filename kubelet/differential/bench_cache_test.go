@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// benchCache is what a benchmark needs of either cache.
+// benchCache has the methods that a benchmark uses on both caches.
 type benchCache struct {
 	name         string
 	get          func(types.UID)
@@ -52,8 +52,8 @@ func (c benchCache) fill(n int) []types.UID {
 	return uids
 }
 
-// BenchmarkGetNewerThan is a relist that wakes 1000 blocked readers, until the
-// last of them has its answer.
+// BenchmarkGetNewerThan measures a relist that wakes 1000 blocked readers, until
+// the last reader has its answer.
 func BenchmarkGetNewerThan(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("readers=1000/impl="+c.name, func(b *testing.B) {
@@ -75,7 +75,7 @@ func BenchmarkGetNewerThan(b *testing.B) {
 	}
 }
 
-// BenchmarkBlockedReader is one reader that blocks and is answered.
+// BenchmarkBlockedReader measures one reader that blocks and gets an answer.
 func BenchmarkBlockedReader(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("impl="+c.name, func(b *testing.B) {

@@ -20,9 +20,9 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
-// BenchmarkCRIIdleRelist is an idle relist over CRI on the kubelet's whole path: its
-// CRI client, its runtime manager, its generator. The library's side is in package
-// overcri, under the same name.
+// BenchmarkCRIIdleRelist measures an idle relist over CRI through the kubelet's CRI
+// client, runtime manager and generator. Package overcri measures the library with a
+// benchmark of the same name.
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=kubelet", n), func(b *testing.B) {
@@ -45,8 +45,8 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 	}
 }
 
-// newKubeRuntime returns the kubelet's runtime manager with what it needs to list
-// and to inspect; all else is missing. disconnect closes its connection.
+// newKubeRuntime returns the kubelet's runtime manager with only the parts that lists
+// and inspections need. disconnect closes its connection.
 func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runtime, disconnect func()) {
 	tb.Helper()
 	ctx := klog.NewContext(tb.Context(), logr.Discard())

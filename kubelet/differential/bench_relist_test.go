@@ -8,10 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// BenchmarkIdleRelist is a relist in which nothing has changed. With list=same the
-// runtime hands out the same pods again, as package cri does for pods that have
-// not changed; with list=fresh every list is made of other objects, as that of the
-// kubelet's CRI runtime is.
+// BenchmarkIdleRelist measures a relist without changes. With list=same, the runtime
+// returns the same objects again, as package cri does for unchanged pods. With
+// list=fresh, every list has new objects, as the lists of the kubelet's CRI runtime do.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		for _, list := range []string{"same", "fresh"} {
@@ -36,8 +35,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkEverythingChanged is a relist in which both containers of every pod
-// have changed; the events are read.
+// BenchmarkEverythingChanged measures a relist in which both containers of every pod
+// have changed, and the reading of its events.
 func BenchmarkEverythingChanged(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -49,8 +48,8 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// BenchmarkChangedPods is a relist of 1000 pods of which 100 have changed, with a
-// runtime that takes 5 ms for each inspection.
+// BenchmarkChangedPods measures a relist in which 100 of 1000 pods have changed. An
+// inspection takes 5 ms.
 func BenchmarkChangedPods(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n, changed = 1000, 100
@@ -63,7 +62,7 @@ func BenchmarkChangedPods(b *testing.B) {
 	})
 }
 
-// benchChanges measures relists that bring some number of events each.
+// benchChanges measures relists with this number of events each.
 func benchChanges(b *testing.B, g generator, events int) {
 	g.Relist()
 	g.take(nil)
@@ -75,8 +74,8 @@ func benchChanges(b *testing.B, g generator, events int) {
 	}
 }
 
-// BenchmarkFirstRelist is the start on a node of 500 pods whose runtime takes 1 ms
-// for each call.
+// BenchmarkFirstRelist measures the start on a node of 500 pods. Each call of the
+// runtime takes 1 ms.
 func BenchmarkFirstRelist(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 500
@@ -92,9 +91,9 @@ func BenchmarkFirstRelist(b *testing.B) {
 	})
 }
 
-// BenchmarkStuckPod changes 50 pods at once. The inspection of one of them is stuck; the 49 others change
-// again after 2.5 s. Delivered is how many of the 49 had events after 5 s, and current how many had events
-// of both changes. The time is always 5 s and means nothing.
+// BenchmarkStuckPod changes 50 pods at once. One pod's inspection is stuck; the 49 others change again
+// after 2.5 s. After 5 s, "delivered" counts the pods that had events, and "current" the pods that had
+// events of both changes. The time is always 5 s and means nothing.
 func BenchmarkStuckPod(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 50

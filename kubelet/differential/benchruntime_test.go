@@ -15,25 +15,25 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// workload is what the runtimes of a benchmark answer with. All answers are made
-// beforehand, so that what is measured is the generator.
+// workload has the answers of a benchmark's runtimes. They are made beforehand, so
+// that the benchmark measures only the generator.
 type workload struct {
-	// lists are the pods of the lists; one list follows the other in turn, each
-	// made of objects of its own.
+	// lists are the pods of each list. The runtime returns the lists in turn; each
+	// has its own objects.
 	lists [][]*modelPod
 	// listTakes and inspectionTakes are how long the runtime takes to answer.
 	listTakes, inspectionTakes time.Duration
-	// is stuck, if it is there, holds up the inspection of the pod with the UID stuck
-	// until it is closed.
+	// hangs, if not nil, blocks the inspection of the pod with the UID stuck until
+	// it is closed.
 	hangs chan struct{}
 	stuck types.UID
-	// turn counts the lists, unless it is held.
+	// turn counts the lists, unless held is true.
 	turn atomic.Int64
 	held bool
 }
 
-// benchPods returns pods with a sandbox and two containers in a state each, of
-// which every step-th one is in another state.
+// benchPods returns n pods with a sandbox and two containers in state. In every
+// step-th pod, both containers are in the state other.
 func benchPods(n int, state string, step int, other string) []*modelPod {
 	pods := make([]*modelPod, n)
 	for i := range pods {
@@ -74,13 +74,13 @@ func (w *workload) inspect(uid types.UID) {
 	}
 }
 
-// generator is what a benchmark needs of either side.
+// generator has the methods that a benchmark uses on both sides.
 type generator interface {
 	Start()
 	Relist()
 	Stop()
-	// take takes the events that are in the channel, tells seen of their pods if it
-	// is there, and returns how many they are.
+	// take reads the events that are in the channel, calls seen, if not nil, with
+	// their pods, and returns how many events it read.
 	take(seen func(types.UID)) int
 }
 
@@ -90,7 +90,7 @@ type impl struct {
 	make func(w *workload, capacity int) generator
 }
 
-// impls are the two sides, under the names that benchstat compares them by.
+// impls are the two sides, with the names that benchstat shows.
 var impls = []impl{{"kubelet", newKubeletBench}, {"pleg", newPLEGBench}}
 
 // onBothSides runs a benchmark for each side.
@@ -119,7 +119,7 @@ func newKubeletBench(w *workload, capacity int) generator {
 	return kubeletBench{newKubeletPLEG(r, capacity, kubecontainer.NewCache())}
 }
 
-// quiet has the kubelet's generator log nothing, as the library's does here.
+// quiet discards the logs of the kubelet's generator. The library's logs nothing here either.
 var quiet = klog.NewContext(context.Background(), logr.Discard())
 
 func (g kubeletBench) Start() { g.kubeletPLEG.Start(quiet) }
@@ -143,7 +143,7 @@ type kubeletBenchRuntime struct {
 	kubecontainer.Runtime
 	w        *workload
 	lists    [][]*kubecontainer.Pod
-	statuses map[*kubecontainer.Pod]*kubecontainer.PodStatus // as listed
+	statuses map[*kubecontainer.Pod]*kubecontainer.PodStatus // by listed pod
 }
 
 func (r *kubeletBenchRuntime) GetPods(context.Context, bool) ([]*kubecontainer.Pod, error) {
@@ -195,7 +195,7 @@ func (g plegBench) take(seen func(types.UID)) int {
 type plegBenchRuntime struct {
 	w        *workload
 	lists    [][]*pleg.Pod
-	statuses map[*pleg.Pod]*pleg.PodStatus // as listed
+	statuses map[*pleg.Pod]*pleg.PodStatus // by listed pod
 }
 
 func (r *plegBenchRuntime) GetPods(context.Context, bool) ([]*pleg.Pod, error) {

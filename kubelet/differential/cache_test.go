@@ -38,11 +38,10 @@ func (o cacheOp) String() string {
 	return fmt.Sprintf("%s pod=%s back=%v fail=%v", o.kind, o.uid, o.back, o.fail)
 }
 
-// TestSameCaches calls the methods that both caches have with random arguments,
-// and wants the same answers of Get, and the same readers to be answered with the
-// same. Stamps never go back for a pod, and only pods that are known are observed
-// to be unchanged: how the caches differ there is on the list of deviations, like
-// statuses that are not there because of an error.
+// TestSameCaches calls the methods of both caches with random arguments. Get must
+// return the same, and the same readers must get the same answers. The list of
+// deviations has the cases that are left out: stamps of a pod that go back, unknown
+// pods that are observed to be unchanged, and statuses that an error leaves out.
 func TestSameCaches(t *testing.T) {
 	ops := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) cacheOp {
 		return cacheOp{
@@ -61,11 +60,10 @@ func TestSameCaches(t *testing.T) {
 	})
 }
 
-// twoCaches is the two caches, called alike.
+// twoCaches has the two caches, which get the same calls.
 type twoCaches struct {
 	both // the readers
-	// last are the newest stamps that were used, of each pod and, under the empty
-	// UID, of all.
+	// last has the newest stamp of each pod and, under the empty UID, of all pods.
 	last   map[types.UID]time.Time
 	known  map[types.UID]bool
 	number int
@@ -128,7 +126,7 @@ func (c *twoCaches) call(o cacheOp) {
 	}
 }
 
-// stamp returns a stamp that is some time old, but not older than the last.
+// stamp returns a stamp that is back old, but not older than the pod's last stamp.
 func (c *twoCaches) stamp(uid types.UID, back time.Duration) time.Time {
 	stamp := time.Now().Add(-max(back, 0))
 	if c.last[uid].After(stamp) {

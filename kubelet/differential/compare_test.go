@@ -27,10 +27,10 @@ func idOf(data any) string {
 	return id
 }
 
-// content is what either side's cache has of a pod: every field of a status that
-// both have, but for the time stamp, which only the library sets.
+// content is a pod in either side's cache: every field of a status that both sides
+// have, except the time stamp, which only the library sets.
 type content struct {
-	None            bool // there is not even an empty status
+	None            bool // true if the status is nil
 	ID              types.UID
 	Name, Namespace string
 	IPs             []string
@@ -38,20 +38,20 @@ type content struct {
 	Sandboxes       []string
 }
 
-// answer is what a reader of either cache was given.
+// answer is the answer of either cache to a reader.
 type answer struct {
 	content content
 	err     error
 }
 
-// diff returns how what the kubelet has (-) differs from what is had here (+); no
-// distinction is made between no list and an empty one.
+// diff returns the differences between the kubelet (-) and the library (+). A nil list
+// equals an empty list.
 func diff(kubelet, here any) string {
 	return cmp.Diff(kubelet, here, cmpopts.EquateEmpty(), cmp.AllowUnexported(answer{}), cmpopts.EquateErrors())
 }
 
-// byPod sorts events by pod, and those of a pod by container, for between two containers that are known
-// there is no order; and sets those of the type PodSync aside.
+// byPod groups events by pod and sorts each group by container, because known containers have no order.
+// It returns the pods of PodSync events separately.
 func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]bool) {
 	ofPod, syncs = make(map[types.UID][]event), make(map[types.UID]bool)
 	for _, e := range events {
@@ -67,8 +67,8 @@ func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]boo
 	return ofPod, syncs
 }
 
-// sameHealth tells how the answers of Healthy differ. The library's text begins
-// as the kubelet's does and goes on with the cause, which is rule 13.
+// sameHealth returns an error if the answers of Healthy differ. The library's text
+// begins like the kubelet's and adds the cause (rule 13).
 func sameHealth(k *kubeletSide, p *plegSide) error {
 	kubeletOK, kubeletErr := k.generator.Healthy()
 	ok, err := p.generator.Healthy()
@@ -78,9 +78,9 @@ func sameHealth(k *kubeletSide, p *plegSide) error {
 	case kubeletErr == nil && err == nil:
 		return nil
 	case kubeletErr == nil || err == nil || !strings.HasPrefix(err.Error(), kubeletErr.Error()):
-		return fmt.Errorf("healthy: kubelet says %q, here it is %q", text(kubeletErr), text(err))
+		return fmt.Errorf("healthy: the kubelet's error is %q, here it is %q", text(kubeletErr), text(err))
 	case len(err.Error()) == len(kubeletErr.Error()):
-		return errors.New("healthy: the text does not go on with the cause: " + err.Error())
+		return errors.New("healthy: the text does not have the cause: " + err.Error())
 	default:
 		return nil
 	}

@@ -11,10 +11,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameInTheEnd starts both sides and lets them run by themselves while pods
-// live, and while inspections and lists hang and fail. They tell at different
-// times then. Once nothing is wrong any more and some time has passed, what their
-// events amount to, their caches and their health are the same.
+// TestSameInTheEnd starts both sides and lets them run while pods change and while
+// inspections and lists block and fail. Meanwhile, the sides send events at different
+// times. Some time after the faults end, the sums of their events, their caches and
+// their health are the same.
 func TestSameInTheEnd(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opBlock, opHeal, opFailList,
@@ -70,7 +70,7 @@ func sameInTheEnd(k *kubeletSide, p *plegSide) error {
 	tell(got, p.events())
 	for _, uid := range someUIDs {
 		if d := diff(want[uid], got[uid]); d != "" {
-			return fmt.Errorf("the events of pod %s amount to other things (-kubelet +here):\n%s", uid, d)
+			return fmt.Errorf("the sums of the events of pod %s differ (-kubelet +here):\n%s", uid, d)
 		}
 		wantContent, wantErr := k.get(uid)
 		content, err := p.get(uid)

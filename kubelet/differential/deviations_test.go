@@ -5,19 +5,19 @@ import (
 	"testing/synctest"
 )
 
-// deviation is something that the library means to do differently from the
-// kubelet's generator.
+// deviation is an intended difference between the library and the kubelet's
+// generator.
 type deviation struct {
-	// rule is the rule of the contract that wants it, by its number or, where the
-	// interface itself wants it, by the name in it.
+	// rule is the number of the contract's rule that requires the difference. If the
+	// interface itself requires it, rule is a name in the interface.
 	rule string
-	// kubelet and here say what each side does.
+	// kubelet and here describe what each side does.
 	kubelet, here string
-	// show makes both sides do it.
+	// show shows the behaviour of both sides.
 	show func(t *testing.T, s *stage)
 }
 
-// deviations is the whole list: what is not on it is the same on both sides.
+// deviations is the complete list of differences between the sides.
 var deviations = []deviation{
 	{"4", "loses what does not fit into the channel", "delivers it when there is room", showFullChannel},
 	{"4", "has one channel, so that one reader takes events from another",
@@ -67,8 +67,8 @@ var deviations = []deviation{
 	{"metrics", "goes on showing the number of containers in a state in which there are none", "shows zero", showGauges},
 }
 
-// TestDeviations shows every deviation on both sides, so that one that is gone,
-// from either side, does not stay on the list.
+// TestDeviations shows every deviation on both sides, so that a deviation that no
+// longer exists does not stay on the list.
 func TestDeviations(t *testing.T) {
 	for _, d := range deviations {
 		t.Run(d.rule+": the kubelet "+d.kubelet+"; pleg "+d.here, func(t *testing.T) {

@@ -12,14 +12,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameHistories shows random histories of a node to both sides and wants the
-// same of both after every step: the same events of each pod in the same order,
-// those of all its containers together; the same content of the caches; the same
-// readers answered, with the same; the same health.
+// TestSameHistories plays random histories of a node to both sides and compares them
+// after every step. They must have the same events of each pod in the same order, the
+// same content of the caches, the same answers to readers, and the same health.
 //
-// What is not in these histories is on the list of deviations: inspections that
-// fail or hang, full channels, bad data, pods without containers, and minimum
-// times that are the very stamp of a relist.
+// The histories leave out cases on the list of deviations: inspections that fail or
+// block, full channels, bad data, pods without containers, and minimum times equal to
+// the stamp of a relist.
 func TestSameHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		history := anyHistory().Draw(rt, "history")
@@ -29,14 +28,14 @@ func TestSameHistories(t *testing.T) {
 	})
 }
 
-// inBubble runs something in a bubble and gets its error out, so that it can be
-// reported, and the history be shrunk, outside.
+// inBubble calls run in a bubble and returns its error, so that rapid can shrink the
+// history outside the bubble.
 func inBubble(t *testing.T, run func() error) (err error) {
 	synctest.Test(t, func(*testing.T) { err = run() })
 	return err
 }
 
-// both is the two sides on one node.
+// both has the two sides on one node.
 type both struct {
 	node    *node
 	kubelet *kubeletSide
@@ -44,8 +43,8 @@ type both struct {
 	// ctx ends the readers that still block at the end.
 	ctx     context.Context
 	readers []bothReaders
-	// asked are the pods of which a reinspection was asked for since the last
-	// list that succeeded.
+	// asked are the pods with a requested reinspection since the last successful
+	// list.
 	asked map[types.UID]bool
 }
 
@@ -82,7 +81,7 @@ func (b *both) step(o op) error {
 		time.Sleep(o.wait)
 	case opReinspect:
 		if b.reads(o.uid) {
-			break // the library does not make readers wait for a reinspection
+			break // in the library, readers do not wait for a reinspection
 		}
 		b.kubelet.generator.RequestReinspect(o.uid)
 		b.here.generator.RequestReinspect(o.uid)
@@ -91,7 +90,7 @@ func (b *both) step(o op) error {
 		if b.asked[o.uid] {
 			break // as above
 		}
-		// A nanosecond off, so that no minimum time is the stamp of a relist.
+		// The nanosecond keeps minTime different from the stamp of a relist.
 		minTime := time.Now().Add(-o.wait + time.Nanosecond)
 		b.readers = append(b.readers, bothReaders{o, b.kubelet.read(o.uid, minTime), b.here.read(b.ctx, o.uid, minTime)})
 	case opRelist:
@@ -113,7 +112,7 @@ func (b *both) step(o op) error {
 	return sameHealth(b.kubelet, b.here)
 }
 
-// relist has both sides relist, and compares what they told and hold.
+// relist makes both sides relist, and compares their events and caches.
 func (b *both) relist() error {
 	b.kubelet.generator.Relist(context.Background())
 	_ = b.here.generator.Relist(context.Background())
@@ -130,7 +129,7 @@ func (b *both) relist() error {
 	}
 	for uid := range syncs {
 		if !b.asked[uid] {
-			return fmt.Errorf("a PodSync of %s that nobody asked for", uid)
+			return fmt.Errorf("a PodSync of %s without a request", uid)
 		}
 	}
 	if b.node.listErr == nil {
@@ -150,8 +149,8 @@ func (b *both) sameContents() error {
 	return nil
 }
 
-// sameReaders wants every reader to be answered on both sides, with the same, or
-// on neither.
+// sameReaders returns an error unless both sides give every reader the same answer, or
+// both none.
 func (b *both) sameReaders() error {
 	synctest.Wait()
 	var waiting []bothReaders
@@ -173,7 +172,7 @@ func (b *both) sameReaders() error {
 	return nil
 }
 
-// reads tells whether a reader of the pod blocks.
+// reads reports whether a reader of the pod is blocked.
 func (b *both) reads(uid types.UID) bool {
 	return slices.ContainsFunc(b.readers, func(r bothReaders) bool { return r.op.uid == uid })
 }

@@ -12,13 +12,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameAfterFailures lets inspections fail and recover, which the two sides
-// mean to handle differently (rule 8): the kubelet withholds a pod's events until
-// an inspection succeeds, here they come at once. So what is compared of a pod is
-// what its events amount to, whenever its inspection does not fail, and the exact
-// events as long as it never has. While it fails, the error in the cache is the
-// same, the last good status stays beside it here, and the events are those that
-// a kubelet whose inspections succeed would send.
+// TestSameAfterFailures lets inspections fail and recover. The sides differ on purpose
+// (rule 8): the kubelet withholds a pod's events until an inspection succeeds, and the
+// library sends them at once.
+//
+// While no inspection of a pod has failed, the test compares the exact events; after a
+// failure, it compares their sum whenever inspections succeed. While they fail, both
+// caches must have the same error, and the library's also the last good status. The
+// library's events must be those of a kubelet whose inspections succeed.
 func TestSameAfterFailures(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,
@@ -31,9 +32,8 @@ func TestSameAfterFailures(t *testing.T) {
 	})
 }
 
-// forwards leaves out the steps that take a container back to a state that it has
-// left. A kubelet that looks only when inspections succeed misses such steps, and
-// no runtime makes them.
+// forwards leaves out the steps that take a container back to an earlier state. A
+// kubelet misses such steps while inspections fail, and no runtime makes them.
 func forwards(history []op) []op {
 	rank := map[string]int{created: 1, running: 2, exited: 3}
 	at := make(map[string]int)
@@ -46,7 +46,7 @@ func forwards(history []op) []op {
 			}
 			at[o.id] = rank[o.state]
 		case opRemove:
-			// Its containers never come back: what has that name is another.
+			// A removed pod's containers never come back, so later steps of them are left out.
 			for id := range at {
 				if id[:1] == string(o.uid) {
 					at[id] = len(rank) + 1
@@ -58,23 +58,23 @@ func forwards(history []op) []op {
 	return possible
 }
 
-// failing is a node whose inspections fail, and a kubelet on the same node whose
-// inspections do not.
+// failing has both sides on a node with failing inspections, and a kubelet on the same
+// node without failures.
 type failing struct {
 	node    *node
 	kubelet *kubeletSide
 	perfect *kubeletSide
 	here    *plegSide
-	// failed are the pods of which an inspection failed ever, lastGood what was in
-	// the cache when one last succeeded.
+	// failed are the pods with any failed inspection. lastGood is the content of the
+	// cache after the last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
-	// kubeletTold and told are what the events amount to.
+	// kubeletTold and told are the sums of the events.
 	kubeletTold, told map[types.UID]amount
 }
 
-// amount is what a pod's events amount to: the containers that have started, and
-// those that have died; nothing of those that are removed.
+// amount is the sum of a pod's events: the containers that have started or died,
+// without the removed ones.
 type amount map[string]string
 
 func tell(told map[types.UID]amount, events []event) {
@@ -149,7 +149,7 @@ func (f *failing) samePod(uid types.UID) error {
 		f.failed[uid] = true
 		if good, has := f.lastGood[uid]; has {
 			if d := diff(good, got); d != "" {
-				return fmt.Errorf("the last good status does not stay (-good +here):\n%s", d)
+				return fmt.Errorf("the last good status has changed (-good +here):\n%s", d)
 			}
 		}
 		return nil
@@ -159,7 +159,7 @@ func (f *failing) samePod(uid types.UID) error {
 		delete(f.lastGood, uid)
 	}
 	if d := diff(f.kubeletTold[uid], f.told[uid]); d != "" {
-		return fmt.Errorf("the events amount to other things (-kubelet +here):\n%s", d)
+		return fmt.Errorf("the sums of the events differ (-kubelet +here):\n%s", d)
 	}
 	if f.failed[uid] { // the kubelet may have forgotten the addresses, which is rule 11
 		want.IPs, got.IPs = nil, nil

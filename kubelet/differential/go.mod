@@ -1,6 +1,6 @@
 // This module compares the library with the kubelet's own generator: their
-// events, caches and answers in tests, their speed in benchmarks. It is a module
-// of its own so that nothing of k8s.io/kubernetes reaches the library's users.
+// events, caches and answers in tests, their speed in benchmarks. It is a separate
+// module so that k8s.io/kubernetes does not reach the library's users.
 module github.com/kubepleg/pleg/kubelet/differential
 
 go 1.26.0

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// op is one thing that happens to a node or that a user does.
+// op is a change of the node or an action of a user.
 type op struct {
 	kind  opKind
 	uid   types.UID
@@ -20,27 +20,27 @@ type op struct {
 type opKind string
 
 const (
-	opSet        opKind = "set"        // a container is put into a state
-	opSetSandbox opKind = "setSandbox" // and a sandbox
-	opDrop       opKind = "drop"       // a container or sandbox goes
-	opRemove     opKind = "remove"     // a pod goes
+	opSet        opKind = "set"        // a container changes its state
+	opSetSandbox opKind = "setSandbox" // a sandbox changes its state
+	opDrop       opKind = "drop"       // a container or sandbox is removed
+	opRemove     opKind = "remove"     // a pod is removed
 	opIPs        opKind = "ips"        // a pod's addresses change
 	opWait       opKind = "wait"       // time passes
 	opRelist     opKind = "relist"
 	opFailList   opKind = "failList"  // a relist whose list fails
-	opReinspect  opKind = "reinspect" // the user asks for an inspection
-	opRead       opKind = "read"      // the user reads a status newer than now less wait
+	opReinspect  opKind = "reinspect" // the user requests an inspection
+	opRead       opKind = "read"      // the user reads a status newer than wait ago
 	opBreak      opKind = "break"     // inspections of a pod begin to fail
-	opMend       opKind = "mend"      // and succeed again
-	opBlock      opKind = "hang"      // inspections of a pod begin to hang
-	opHeal       opKind = "heal"      // and go on
+	opMend       opKind = "mend"      // inspections of a pod succeed again
+	opBlock      opKind = "hang"      // inspections of a pod begin to block
+	opHeal       opKind = "heal"      // inspections of a pod continue
 )
 
 func (o op) String() string {
 	return fmt.Sprintf("%s pod=%s id=%s state=%s wait=%v", o.kind, o.uid, o.id, o.state, o.wait)
 }
 
-// The names are few, so that things happen to the same pods and containers.
+// There are few names, so that many steps affect the same pods and containers.
 var (
 	someUIDs  = []types.UID{"a", "b", "c", "d"}
 	someWaits = []time.Duration{
@@ -49,8 +49,8 @@ var (
 	}
 )
 
-// anyHistory draws histories of whatever a listing may show, possible or not: any
-// state may follow any other.
+// anyHistory draws histories in which any state may follow any other, even if no
+// runtime would list it.
 func anyHistory() *rapid.Generator[[]op] {
 	return histories([]opKind{
 		opSet, opSet, opSet, opSetSandbox, opDrop, opRemove, opIPs, opWait,
@@ -84,7 +84,7 @@ func histories(kinds []opKind, states []string) *rapid.Generator[[]op] {
 	}), 1, 60)
 }
 
-// apply makes an op happen to the node, if it is one that happens to nodes.
+// apply applies an op to the node, if it is a change of the node.
 func (n *node) apply(o op) {
 	switch o.kind {
 	case opSet:

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// kubeletPLEG is what the kubelet's generator can do, of which its constructor
-// promises only a part.
+// kubeletPLEG has all methods of the kubelet's generator. Its constructor returns an
+// interface with only some.
 type kubeletPLEG interface {
 	kubepleg.PodLifecycleEventGenerator
 	Stop()
@@ -43,7 +43,7 @@ func newKubeletPLEG(runtime kubecontainer.Runtime, capacity int, cache kubeconta
 	return g.(kubeletPLEG)
 }
 
-// events takes the events that are in the channel.
+// events reads the events that are in the channel.
 func (s *kubeletSide) events() []event {
 	var events []event
 	for {
@@ -61,7 +61,7 @@ func (s *kubeletSide) get(uid types.UID) (content, error) {
 	return kubeletContent(status), err
 }
 
-// read begins to read from the cache; the answer comes through the channel.
+// read starts a read from the cache, and returns a channel for the answer.
 func (s *kubeletSide) read(uid types.UID, minTime time.Time) <-chan answer {
 	ch := make(chan answer, 1)
 	go func() {
@@ -71,14 +71,14 @@ func (s *kubeletSide) read(uid types.UID, minTime time.Time) <-chan answer {
 	return ch
 }
 
-// release answers the readers that still block: the kubelet's cannot be
+// release answers the readers that still block, because the kubelet's readers cannot be
 // cancelled.
 func (s *kubeletSide) release() {
 	s.cache.UpdateTime(time.Now().Add(time.Hour * 24 * 365))
 }
 
-// kubeletRuntime shows a node to the kubelet. The generator calls nothing but the
-// three methods that are here.
+// kubeletRuntime presents a node to the kubelet. The generator calls only the three
+// methods below.
 type kubeletRuntime struct {
 	kubecontainer.Runtime
 	node *node
@@ -169,7 +169,7 @@ func (p *modelPod) sandboxStatuses() []*runtimeapi.PodSandboxStatus {
 	return statuses
 }
 
-// exitCode is some code that both sides report of an exited container.
+// exitCode returns an exit code for an exited container, the same on both sides.
 func exitCode(c modelContainer) int {
 	if c.state == exited {
 		return len(c.id)

@@ -11,13 +11,13 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
-// checks is how many random histories each test runs when the flag -rapid.checks
-// does not say otherwise: some seconds' worth.
+// checks is how many random histories each test runs without the flag -rapid.checks.
+// They take some seconds.
 const checks = "5000"
 
 func TestMain(m *testing.M) {
 	overcri.ServeIfAsked()
-	klog.SetLogger(logr.Discard()) // the kubelet logs every failure that the tests make
+	klog.SetLogger(logr.Discard()) // the kubelet logs every failure that the tests cause
 	if err := flag.Set("rapid.checks", checks); err != nil {
 		panic(err)
 	}

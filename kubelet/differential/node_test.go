@@ -7,16 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// node is the truth that both sides are shown: the pods of a node, and what is
-// wrong with its runtime.
+// node is the state that both sides read: the pods of a node, and the faults of its
+// runtime.
 type node struct {
-	pods []*modelPod // in the order in which they came; a nil one is bad data
+	pods []*modelPod // in the order of their creation; a nil pod is bad data
 
 	listErr    error
 	inspectErr map[types.UID]error
-	// is stuck has, for each pod whose inspection is stuck, a channel that ends it.
+	// hangs has, for each pod with a stuck inspection, a channel that ends it.
 	hangs map[types.UID]chan struct{}
-	// listIsStuck, if it is there, holds up every list until it is closed.
+	// listIsStuck, if not nil, blocks every list until it is closed.
 	listIsStuck chan struct{}
 }
 
@@ -55,7 +55,7 @@ func (n *node) pod(uid types.UID) *modelPod {
 	return nil
 }
 
-// ensure returns the pod; a new one has a running sandbox.
+// ensure returns the pod. A new pod has a running sandbox.
 func (n *node) ensure(uid types.UID) *modelPod {
 	if p := n.pod(uid); p != nil {
 		return p
@@ -74,7 +74,7 @@ func (n *node) set(uid types.UID, id, state string) {
 	put(&n.ensure(uid).containers, id, state, false)
 }
 
-// setSandbox puts a sandbox into a state; a new one is the newest.
+// setSandbox puts a sandbox into a state. A new sandbox becomes the newest.
 func (n *node) setSandbox(uid types.UID, id, state string) {
 	put(&n.ensure(uid).sandboxes, id, state, true)
 }
@@ -91,7 +91,7 @@ func put(list *[]modelContainer, id, state string, newestFirst bool) {
 	}
 }
 
-// drop removes a container or sandbox; a pod that has nothing left goes too.
+// drop removes a container or sandbox, and the pod if nothing of it is left.
 func (n *node) drop(uid types.UID, id string) {
 	p := n.pod(uid)
 	if p == nil {
@@ -105,8 +105,8 @@ func (n *node) drop(uid types.UID, id string) {
 	}
 }
 
-// liveIPs are the addresses that a runtime would report: those of a newest
-// sandbox that runs.
+// liveIPs returns the addresses that a runtime would report: none unless the newest
+// sandbox runs.
 func (p *modelPod) liveIPs() []string {
 	if len(p.sandboxes) > 0 && p.sandboxes[0].state == running {
 		return slices.Clone(p.ips)
@@ -114,7 +114,7 @@ func (p *modelPod) liveIPs() []string {
 	return nil
 }
 
-// hang makes the inspections of a pod hang, heal lets them go on.
+// hang blocks the inspections of a pod, heal lets them continue.
 func (n *node) hang(uid types.UID) {
 	if n.hangs[uid] == nil {
 		n.hangs[uid] = make(chan struct{})

@@ -28,7 +28,7 @@ func newPLEGSide(n *node, capacity int) *plegSide {
 func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
 	s := &plegSide{cache: pleg.NewCache()}
 	s.generator = newPLEG(runtime, capacity, s.cache)
-	s.generator.Watch() // so that both sides begin to tell at the beginning
+	s.generator.Watch() // both sides deliver events from the beginning
 	return s
 }
 
@@ -39,13 +39,13 @@ func newPLEG(runtime pleg.Runtime, capacity int, cache *pleg.PodCache) *pleg.Gen
 
 func (s *plegSide) events() []event { return taken(s.generator.Watch()) }
 
-// sorted sorts events by pod: between pods they have no order here.
+// sorted sorts events by pod, because the library has no order between pods.
 func sorted(events []event) []event {
 	slices.SortStableFunc(events, func(a, b event) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return events
 }
 
-// taken takes the events that are in the channel.
+// taken reads the events that are in the channel.
 func taken(ch <-chan *pleg.PodLifecycleEvent) []event {
 	var events []event
 	for {
@@ -66,8 +66,8 @@ func (s *plegSide) get(uid types.UID) (content, error) {
 	return plegContent(status), err
 }
 
-// read begins to read from the cache; the answer comes through the channel, or
-// never if ctx ends first.
+// read starts a read from the cache, and returns a channel for the answer. No answer
+// comes if ctx ends first.
 func (s *plegSide) read(ctx context.Context, uid types.UID, minTime time.Time) <-chan answer {
 	ch := make(chan answer, 1)
 	go func() {
@@ -79,7 +79,7 @@ func (s *plegSide) read(ctx context.Context, uid types.UID, minTime time.Time) <
 	return ch
 }
 
-// plegRuntime shows a node to the library.
+// plegRuntime presents a node to the library.
 type plegRuntime struct{ node *node }
 
 func (r *plegRuntime) GetPods(ctx context.Context, _ bool) ([]*pleg.Pod, error) {
@@ -129,7 +129,7 @@ func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, err
 	return nil, pleg.ErrPodNotFound
 }
 
-// eventRuntime also tells of events.
+// eventRuntime also sends events.
 type eventRuntime struct {
 	getterRuntime
 	events chan pleg.ContainerEvent
@@ -182,7 +182,7 @@ func (p *modelPod) statusForPLEG() *pleg.PodStatus {
 		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
 			State: pleg.State(c.state), ExitCode: exitCode(c),
-			Reason: "Completed", // another one has the pod inspected once more: rule 22
+			Reason: "Completed", // any other reason leads to one more inspection (rule 22)
 		})
 	}
 	status.ActiveContainerStatuses = status.ContainerStatuses

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// showClockSetBack has the clock set back before a container is restarted. Each side reads CRI by itself.
+// showClockSetBack sets the clock back before a container is restarted. Each side reads CRI by itself.
 func showClockSetBack(t *testing.T, s *stage) {
 	server, err := criserver.Start()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// streams are the runtime's event streams on both sides: the kubelet's is read by its
-// EventedPLEG, as with the gate of that name.
+// streams has the runtime's event streams of both sides. The kubelet's EventedPLEG reads
+// its stream, as it does with the gate EventedPLEG on.
 type streams struct {
 	internalapi.RuntimeService
 	events chan *runtimeapi.ContainerEventResponse
@@ -35,7 +35,7 @@ func (s *stage) follow() *streams {
 	s.here.generator = pleg.NewGenericPLEG(r.here, 1000, pleg.DefaultRelistPeriod, s.here.cache, clock.RealClock{},
 		pleg.WithLogger(logr.Discard()))
 	s.here.generator.Watch()
-	const retries = 5 // as the kubelet has it
+	const retries = 5 // the kubelet's value
 	evented := kubepleg.NewEventedPLEG(r, s.kubelet.generator, retries)
 	s.start()
 	evented.Start(klog.NewContext(s.ctx, logr.Discard()))
@@ -60,7 +60,7 @@ func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimea
 	}
 }
 
-// tell sends both sides an event of a container; without a UID, one that names no pod.
+// tell sends both sides an event of a container. If uid is empty, the event names no pod.
 func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventType) {
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: what}
 	if uid != "" {
@@ -73,7 +73,7 @@ func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventT
 	r.here.events <- pleg.ContainerEvent{PodUID: uid, ContainerID: id}
 }
 
-// stop has a container exit, and both sides told.
+// stop makes a container exit, and sends the event to both sides.
 func (r *streams) stop(s *stage, uid types.UID, id string) {
 	s.node.set(uid, id, exited)
 	r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)

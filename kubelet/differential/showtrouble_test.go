@@ -47,7 +47,7 @@ func showHealthText(t *testing.T, s *stage) {
 	wantText("pleg has yet to be successful", errBroken.Error())
 	s.node.listErr = nil
 	s.start()
-	s.wait(850 * time.Millisecond) // halfway to the next relist but one
+	s.wait(850 * time.Millisecond) // halfway between two relists
 	s.node.listIsStuck = make(chan struct{})
 	s.wait(3*time.Minute + 5*time.Second)
 	_, kubeletErr := s.kubelet.generator.Healthy()
@@ -57,8 +57,8 @@ func showHealthText(t *testing.T, s *stage) {
 	wantText(text(kubeletErr), "GetPods has been")
 }
 
-// wantPanic relists on both sides, of which only the kubelet's is to panic. A
-// generator of its own, because one that panicked holds its lock for ever.
+// wantPanic relists on both sides, and expects that only the kubelet's panics. It uses
+// a new generator of the kubelet, because a panicked one never releases its lock.
 func (s *stage) wantPanic() {
 	s.t.Helper()
 	s.want("the kubelet panics", true, panics(func() { newKubeletSide(s.node, 1000).generator.Relist(s.t.Context()) }))
@@ -107,7 +107,7 @@ func showStop(t *testing.T, s *stage) {
 	s.kubelet.generator.Stop()
 	s.here.generator.Stop()
 	if calls := s.here.generator.HealthReport().CallsInFlight; len(calls) > 0 {
-		t.Errorf("after Stop there is still %v", calls)
+		t.Errorf("after Stop, these calls remain: %v", calls)
 	}
 	s.podWith("a", "a1")
 	close(s.node.listIsStuck)
@@ -128,7 +128,7 @@ func showStartContext(_ *testing.T, s *stage) {
 	s.wantEvents(events, events)
 	end()
 	s.wait(time.Second)
-	s.start() // the kubelet's runs already
+	s.start() // the kubelet's generator runs already
 	s.node.set("a", "a1", exited)
 	s.wait(time.Minute)
 	s.wantEvents(nil, died("a", "a1"))

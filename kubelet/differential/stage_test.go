@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// stage is a node with both sides on it, on which deviations are shown.
+// stage is a node with both sides, for tests of deviations.
 type stage struct {
 	t       *testing.T
 	node    *node
@@ -27,7 +27,7 @@ func newStage(t *testing.T, capacity int) *stage {
 	return s
 }
 
-// leave ends everything that is still going on.
+// leave ends everything that still runs.
 func (s *stage) leave() {
 	s.end()
 	for uid := range s.node.hangs {
@@ -48,7 +48,7 @@ func (s *stage) relist() {
 	_ = s.here.generator.Relist(context.Background())
 }
 
-// start starts both, and forgets what they tell of what exists.
+// start starts both sides, and discards the events of what exists.
 func (s *stage) start() {
 	s.kubelet.generator.Start(context.Background())
 	s.here.generator.Start(context.Background())
@@ -56,7 +56,7 @@ func (s *stage) start() {
 	s.forget()
 }
 
-// wait lets time pass, and what is due be done.
+// wait lets time pass, and waits for the work that is due.
 func (s *stage) wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -67,7 +67,7 @@ func (s *stage) forget() {
 	s.here.events()
 }
 
-// wantEvents wants the events since the last look to be these.
+// wantEvents compares the events since the last call with those wanted.
 func (s *stage) wantEvents(kubelet, here []event) {
 	s.t.Helper()
 	s.want("events of the kubelet", kubelet, s.kubelet.events())
@@ -89,7 +89,7 @@ func (s *stage) want(what string, want, got any) {
 	}
 }
 
-// wantAnswered wants a reader to be answered on a side, or to block still.
+// wantAnswered checks whether a reader has an answer or is still blocked.
 func (s *stage) wantAnswered(what string, want bool, reader <-chan answer) {
 	s.t.Helper()
 	synctest.Wait()
@@ -98,8 +98,8 @@ func (s *stage) wantAnswered(what string, want bool, reader <-chan answer) {
 	}
 }
 
-// podWith makes a pod with a running sandbox and a running container, and
-// listed is what the events of its listing are.
+// podWith makes a pod with a running sandbox and a running container. It returns the
+// events of the first list that shows the pod.
 func (s *stage) podWith(uid types.UID, container string) (listed []event) {
 	s.node.set(uid, container, running)
 	return []event{
@@ -108,7 +108,7 @@ func (s *stage) podWith(uid types.UID, container string) (listed []event) {
 	}
 }
 
-// died are the events of a container that exits.
+// died returns the events of a container that exits.
 func died(uid types.UID, container string) []event {
 	return []event{{uid, "ContainerDied", container}}
 }

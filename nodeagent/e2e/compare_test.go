@@ -16,20 +16,20 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// besideAll has TestBesideKubelet compare every pod there is, as "make live" does.
+// besideAll makes TestBesideKubelet compare all pods, as "make live" does.
 var besideAll = flag.Bool("beside.all", false, "TestBesideKubelet compares all pods")
 
-// difference is one of the agent from the kubelet that is intended.
+// difference is an intended difference between the agent and the kubelet.
 type difference struct {
 	why string
-	// covers reports whether it is the one between the agent's pod and the kubelet's.
+	// covers reports whether the agent's pod and the kubelet's have this difference.
 	covers func(name string, agent, kubelet *v1.Pod) bool
-	races  bool // it is not there in every run
+	races  bool // true if some runs do not show the difference
 	seen   bool
 }
 
-// differences are all that there are. Beside them, the kubelet appends the node's name to
-// those of its pods, and gives a pod whose manifest has no UID another with every change.
+// differences are all intended differences but two: the kubelet appends the node's name to the
+// names of its pods, and gives a pod without a UID in its manifest a new UID with every change.
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
 		"is shown as terminated until the sync after, or with what its last start failed of. The agent sets it after " +
@@ -61,7 +61,7 @@ var differences = []*difference{{
 	races: true,
 }}
 
-// ended returns a pod whose containers that wait for their back-off have ended, as they have.
+// ended returns a copy of a pod in which containers in back-off are terminated.
 func ended(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	containers(pod, func(s *v1.ContainerStatus) {
@@ -84,7 +84,7 @@ func containers(pod *v1.Pod, f func(*v1.ContainerStatus)) {
 	}
 }
 
-// alike reports whether two pods are, but for a difference that is intended, which it notes.
+// alike reports whether two pods are equal except for intended differences, which it notes.
 func alike(name string, agent, kubelet *v1.Pod) bool {
 	if compared(agent) == compared(kubelet) {
 		return true
@@ -98,7 +98,7 @@ func alike(name string, agent, kubelet *v1.Pod) bool {
 	return false
 }
 
-// compared returns what of a status is compared.
+// compared returns the parts of a status that are compared.
 func compared(pod *v1.Pod) string {
 	if pod == nil {
 		return "gone"
@@ -131,9 +131,9 @@ func describe(s v1.ContainerState) string {
 	return "nothing"
 }
 
-// The same manifests, run by a stock kubelet and by the agent, end with the same statuses, and the containers that show
-// what they are have the same user, groups and rights. With dozens of pods on two nodes of one machine some pod comes
-// out otherwise by a race, in the kubelet or in the agent: what differs is run again, without the others, and must not.
+// A stock kubelet and the agent run the same manifests and end with the same statuses. Containers that print their
+// user, groups and rights have the same. With dozens of pods on two nodes of one machine, races in the kubelet or the
+// agent make some pod differ. Pods that differ run again, without the others, and must not differ then.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -163,17 +163,17 @@ func TestBesideKubelet(t *testing.T) {
 			t.Errorf("does not differ any more: %s", d.why)
 		}
 	}
-	t.Logf("%d pods compared, %d from inside", pods, shown)
+	t.Logf("%d pods compared, %d of them from inside", pods, shown)
 }
 
-// edited is what happens to the manifests of some pods as soon as they run.
+// edited has changes of some pods' manifests, made as soon as the pods run.
 var edited = map[string]func(n *node, name, text string){
 	"changed":      func(n *node, name, text string) { n.write(name, strings.ReplaceAll(text, image, otherImage)) },
 	"removed":      func(n *node, name, _ string) { n.remove(name) },
 	"removed-deaf": func(n *node, name, _ string) { n.remove(name) },
 }
 
-// compare compares pods by name. It returns how those differ that do, and how many have shown what they are inside.
+// compare compares pods by name. It returns the differences by pod, and how many pods have printed their insides.
 func compare(t *testing.T, names []string) (differ map[string]string, shown int) {
 	ours, theirs := newNode(t), newNode(t)
 	texts := map[*node]map[string]string{
@@ -181,7 +181,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	}
 	for n := range texts {
 		n.importImages()
-		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // kubeadm makes it
+		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // as kubeadm does
 		for _, name := range names {
 			n.write(name, texts[n][name])
 		}
@@ -208,8 +208,8 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 		}
 	}
 
-	// What flaps and what crashes is equal now and then; the crash loops are compared while
-	// they wait for 40 s.
+	// Flapping and crashing pods are equal only at times. This time is in the 40 s back-off of the
+	// crash loops.
 	time.Sleep(time.Until(began.Add(35 * time.Second)))
 	left := slices.Sorted(slices.Values(names))
 	var got, want map[string]*v1.Pod
@@ -225,7 +225,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	x, y := ours.insides(), theirs.insides()
 	for name := range x {
 		if y[name] == "" {
-			continue // it never ran, which the statuses say
+			continue // it never ran, and the statuses show this
 		}
 		shown++
 		if x[name] != y[name] {
@@ -235,7 +235,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	return differ, shown
 }
 
-// importImages gives the runtime the images of the manifests that it does not have.
+// importImages imports the images of the manifests that the runtime does not have.
 func (n *node) importImages() {
 	n.t.Helper()
 	for user, name := range users {
@@ -249,7 +249,7 @@ func (n *node) importImages() {
 	}
 }
 
-// insides returns what the containers of pods have said of what they are, by the names of the pods.
+// insides returns what containers have printed of their users, groups and rights, by pod name.
 func (n *node) insides() map[string]string {
 	n.t.Helper()
 	relevant := regexp.MustCompile(`^((Uid|Gid|Groups|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):|oom|work|root|sh:)`)
@@ -266,7 +266,7 @@ func (n *node) insides() map[string]string {
 		log, err := os.ReadFile(s.Status.LogPath)
 		n.must(err)
 		for line := range strings.Lines(string(log)) {
-			fields := strings.SplitN(line, " ", 4) // time, stream, whether it is whole, text
+			fields := strings.SplitN(line, " ", 4) // time, stream, partial or full, text
 			if len(fields) == 4 && relevant.MatchString(fields[3]) {
 				texts[name] += fields[3]
 			}

@@ -15,14 +15,14 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run of the node agent. docs/KUBELET.md has 20 jobs, and kubelets.
+// The default is a short run of the node agent. docs/KUBELET.md has results of 20 jobs, and of kubelets.
 var (
 	endsCount    = flag.Int("ends.count", 3, "how many jobs of each policy TestJobsThatEndWhileTheRuntimeIsAway runs")
 	endsKubelets = flag.String("ends.kubelets", "", "the folder of the kubelets that it runs too, kubelet and stock")
 )
 
-// Jobs that end with 0 while the runtime is restarted have succeeded: none runs again, none has failed. The kubelet
-// on the library does the same. What the released kubelet does is logged.
+// Jobs that end with 0 while the runtime restarts have succeeded: none runs again, and none fails. The kubelet on the
+// library does the same. For the released kubelet, the test only logs the result.
 func TestJobsThatEndWhileTheRuntimeIsAway(t *testing.T) {
 	for _, name := range []string{"nodeagent", "kubelet", "stock"} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestJobsThatEndWhileTheRuntimeIsAway(t *testing.T) {
 	}
 }
 
-// endJobs has jobs end during one outage of the runtime.
+// endJobs runs jobs that end during one outage of the runtime.
 func (n *node) endJobs(r runner, outage string, begin func(*testnode.Daemon) error, required bool) {
 	n.t.Helper()
 	out := filepath.Join(n.dir, "out-"+outage)
@@ -67,7 +67,7 @@ func (n *node) endJobs(r runner, outage string, begin func(*testnode.Daemon) err
 		}
 	}
 	said := func(name, word string) int {
-		text, _ := os.ReadFile(filepath.Join(out, name)) // a job that has not begun has said nothing
+		text, _ := os.ReadFile(filepath.Join(out, name)) // a job that has not started has written nothing
 		return strings.Count(string(text), word)
 	}
 	all := func(what string, missing func(name string, pod *v1.Pod) bool) {
@@ -102,7 +102,7 @@ func (n *node) endJobs(r runner, outage string, begin func(*testnode.Daemon) err
 	all("the phases", func(_ string, pod *v1.Pod) bool {
 		return pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed
 	})
-	time.Sleep(5 * time.Second) // for what runs again
+	time.Sleep(5 * time.Second) // time for jobs to run again, which they must not
 	pods := r.pods()
 	for i, policy := range policies {
 		once, succeeded := 0, 0

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// logOf returns what the first instance of a pod's container main has said.
+// logOf returns the log of the first instance of a pod's container main.
 func (n *node) logOf(pod string) string {
 	n.t.Helper()
 	paths, err := filepath.Glob(filepath.Join(n.dir, "state", "logs", "live_"+pod+"_*", "main", "0.log"))
@@ -23,15 +23,15 @@ func (n *node) logOf(pod string) string {
 	n.must(err)
 	var text strings.Builder
 	for line := range strings.Lines(string(log)) {
-		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 { // time, stream, whether it is whole, text
+		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 { // time, stream, partial or full, text
 			text.WriteString(fields[3])
 		}
 	}
 	return text.String()
 }
 
-// What published manifests have: fields of the pod in the environment, host aliases, volumes in memory, and mounts that
-// a container sees which the host makes later.
+// Features of published manifests work: fields of the pod in the environment, host aliases, volumes in memory, and
+// mounts that the host makes after the container's start.
 func TestPublishedFeatures(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -63,7 +63,7 @@ func TestPublishedFeatures(t *testing.T) {
 	a := n.startAgent()
 	n.eventually("running", a.is("features", v1.PodRunning))
 	a.end(syscall.SIGKILL)
-	a = n.startAgent() // which mounts nothing again
+	a = n.startAgent() // the new agent must not mount anything again
 	n.must(syscall.Mount("tmpfs", filepath.Join(shared, "late"), "tmpfs", 0, ""))
 	n.must(os.WriteFile(filepath.Join(shared, "late", "x"), nil, 0o600))
 	n.eventually("seeing the mount", func() string {
@@ -89,11 +89,11 @@ func TestPublishedFeatures(t *testing.T) {
 	})
 }
 
-// A setuid program that the root of a container leaves in a volume is of no use to a user of the host, and neither are
-// the logs or the lock of the agent.
+// If a container's root leaves a setuid program in a volume, a user of the host cannot run it. The user cannot read the
+// logs or take the lock of the agent either.
 func TestUnprivilegedUser(t *testing.T) {
 	n := newNode(t)
-	n.must(os.Chmod(filepath.Dir(n.dir), 0o755)) //nolint:gosec // every user may come as far as the state directory
+	n.must(os.Chmod(filepath.Dir(n.dir), 0o755)) //nolint:gosec // every user may reach the state directory
 	n.write("leaves", manifest("leaves", "  terminationGracePeriodSeconds: 1\n  volumes: [{name: v, emptyDir: {}}]\n"+
 		shell("cp /bin/busybox /v/busybox && chmod 4755 /v/busybox && echo done; sleep 1000000",
 			"    env: [{name: PASSWORD, value: s3cret}]\n    volumeMounts: [{name: v, mountPath: /v}]\n")))
@@ -125,7 +125,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 }
 
-// A job that its liveness probe ends, and that exits with 0 when it is asked to, is not done.
+// If a liveness probe ends a job, the job is not done, even if it then exits with 0.
 func TestInterruptedJob(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

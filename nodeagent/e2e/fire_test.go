@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// By default a short fire, long enough for every fault of the runtime.
+// The default is a short run, long enough for every fault of the runtime.
 var fireKills = flag.Int("fire.kills", 9, "how often TestUnderFire kills the agent")
 
 const (
@@ -31,9 +31,9 @@ const (
 	annotationRuns = "io.kubernetes.container.restartCount"
 )
 
-// Under fire: the agent is killed again and again, the runtime is killed, frozen and
-// restarted, a shim is stopped, while pods crash and change. Nothing runs twice, restart
-// counts only grow, nothing is orphaned, and at the end the statuses are the runtime's.
+// While pods crash and change, the test kills the agent many times; it kills, freezes and
+// restarts the runtime, and stops a shim. Nothing runs twice, restart counts only grow,
+// nothing is orphaned, and at the end the statuses match the runtime.
 func TestUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -56,7 +56,7 @@ func TestUnderFire(t *testing.T) {
 	joined.Go(func() { f.watchRuntime(ctx) })
 	for i := range *fireKills {
 		sleep(ctx, time.Duration(rand.N(4000))*time.Millisecond)
-		if i%3 == 2 { // now and then it has time to do something
+		if i%3 == 2 { // every third agent gets time to work
 			sleep(ctx, 8*time.Second)
 		}
 		f.watchAgent(a)
@@ -65,8 +65,8 @@ func TestUnderFire(t *testing.T) {
 	}
 	enough()
 	joined.Wait()
-	// containerd that was killed may hold a task that it has lost sight of, and refuse to remove
-	// its container until it has started once more.
+	// After a kill, containerd may have lost track of a task, and refuse to remove the container
+	// until another restart.
 	n.must(n.daemon.Terminate())
 	n.must(n.daemon.Restart(t.Context()))
 	for i := range firePods {
@@ -98,10 +98,11 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// fire is what is done to a node.
+// fire injects faults into a node.
 type fire struct {
 	*node
-	// starts has a job that begins soon; nil if none does. The runtime is frozen then.
+	// starts receives when a job is about to start; then the test freezes the runtime. It is nil
+	// without jobs.
 	starts chan struct{}
 
 	mu sync.Mutex
@@ -125,7 +126,7 @@ func (f *fire) count(n *int) {
 	*n++
 }
 
-// write writes the first manifest of a pod, set one of a variant.
+// write writes the first manifest of a pod, set the manifest of a variant.
 func (f *fire) write(i int) { f.set(i, 0) }
 
 func (f *fire) set(i, variant int) {
@@ -136,7 +137,7 @@ func (f *fire) set(i, variant int) {
 		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), "")
 	case 1: // crashes
 		spec += shell(fmt.Sprintf("sleep 0.%d; exit 3", 1+variant), "")
-	case 2: // has one container of two that crashes, and a sidecar
+	case 2: // has two containers, one of which crashes, and a sidecar
 		spec += `  initContainers:
   - name: side
     image: ` + image + `
@@ -160,12 +161,12 @@ func (f *fire) set(i, variant int) {
 	f.node.write(name, manifest(name, spec))
 }
 
-// change changes, removes and brings back pods.
+// change changes, removes and re-creates pods.
 func (f *fire) change(ctx context.Context) {
 	for ctx.Err() == nil {
 		i := rand.N(firePods)
 		if rand.N(4) == 0 {
-			_ = os.Remove(filepath.Join(f.manifests, fmt.Sprintf("pod-%02d.yaml", i))) // it may be away already
+			_ = os.Remove(filepath.Join(f.manifests, fmt.Sprintf("pod-%02d.yaml", i))) // it may be gone already
 		} else {
 			f.set(i, rand.N(5))
 		}
@@ -211,7 +212,7 @@ func (f *fire) awaitStart(ctx context.Context) {
 		return
 	}
 	select {
-	case <-f.starts: // of a job that was started during the fault before
+	case <-f.starts: // a job that started during the previous fault
 	default:
 	}
 	select {
@@ -246,14 +247,14 @@ func (f *fire) stopShim(ctx context.Context) error {
 	}
 	pid := shims[rand.N(len(shims))]
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		return nil //nolint:nilerr // it has ended meanwhile
+		return nil //nolint:nilerr // the process has ended meanwhile
 	}
 	sleep(ctx, 6*time.Second)
-	_ = syscall.Kill(pid, syscall.SIGCONT) // it may have been killed
+	_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have been killed
 	return nil
 }
 
-// watchRuntime looks for what runs twice.
+// watchRuntime looks for containers that run twice.
 func (f *fire) watchRuntime(ctx context.Context) {
 	var suspects map[string]bool
 	for ; ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
@@ -267,8 +268,8 @@ func (f *fire) watchRuntime(ctx context.Context) {
 			continue
 		}
 		f.count(&f.lists)
-		// A list is no snapshot: only what is twice in two lists on end, with the same IDs, may be. And a
-		// runtime that has just started shows for a while what has ended meanwhile: it has processes, too.
+		// A list is no snapshot: a container counts only if two lists in a row have the same two IDs. A
+		// runtime that has just started may list ended containers as running, so both need a process.
 		seen, twice := map[string]*runtimeapi.Container{}, map[string]bool{}
 		for _, c := range running.Containers {
 			key := c.Labels[labelUID] + "/" + c.Labels[labelName]
@@ -291,14 +292,14 @@ func (f *fire) lives(ctx context.Context, id string) bool {
 	defer cancel()
 	pid, err := f.client.Pid(ask, id)
 	if err != nil {
-		return false // it has ended, or the runtime
+		return false // the container or the runtime has ended
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// watchAgent looks for restart counts that shrink. A pod that was removed begins anew, with
-// another start time.
+// watchAgent looks for restart counts that fall. A pod that is created again has another start
+// time, and counts anew.
 func (f *fire) watchAgent(a *agent) {
 	for _, pod := range a.pods() {
 		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -316,7 +317,7 @@ func (f *fire) watchAgent(a *agent) {
 	}
 }
 
-// differs says in what the statuses differ from the runtime, "" if in nothing.
+// differs describes how the statuses differ from the runtime, or returns "".
 func (f *fire) differs(a *agent) string {
 	pods := a.pods()
 	sandboxes, containers, err := f.left()

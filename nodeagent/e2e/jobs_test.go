@@ -16,14 +16,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// By default a short fire. "make jobs" has ten minutes with a hundred jobs.
+// The default is a short run. "make jobs" runs a hundred jobs for ten minutes.
 var (
 	jobsFor   = flag.Duration("jobs.for", 20*time.Second, "how long TestJobsUnderFire kills")
 	jobsCount = flag.Int("jobs.count", 15, "how many jobs it has run")
 	jobsNever = flag.Bool("jobs.never", false, "all jobs have restartPolicy Never; else every fourth has")
 )
 
-// kindOf returns what a job is like: 0 is one that begins once.
+// kindOf returns the kind of a job. A job of kind 0 must start only once.
 func kindOf(i int) int {
 	if *jobsNever {
 		return 0
@@ -31,7 +31,7 @@ func kindOf(i int) int {
 	return i % 4
 }
 
-// job returns the manifest of a job, which writes what it does to a file in dir.
+// job returns the manifest of a job. The job writes its steps to a file in dir.
 func job(i int, dir string) (name, text string) {
 	name = fmt.Sprintf("job-%03d", i)
 	say := func(what string) string { return fmt.Sprintf("echo %s >> /out/%s; ", what, name) }
@@ -45,11 +45,11 @@ func job(i int, dir string) (name, text string) {
 	case 1: // fails once
 		spec += "  restartPolicy: OnFailure\n"
 		script = "busybox test -e /own/tried || { busybox touch /own/tried; exit 3; }; " + script
-	case 2: // has an init container, which may end unseen, and a hook
+	case 2: // has a hook and an init container, whose end may go unseen
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: init, image: " + image +
 			", imagePullPolicy: Never, command: [sleep, '1']}\n"
 		mounts += "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"
-		script = "sleep 1; " + script // else the hook may find that it has ended
+		script = "sleep 1; " + script // otherwise the container may have ended before its hook
 	case 3: // has a sidecar
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: side, image: " + image +
 			", imagePullPolicy: Never, restartPolicy: Always, command: [sleep, '100000']}\n"
@@ -57,8 +57,8 @@ func job(i int, dir string) (name, text string) {
 	return name, manifest(name, spec+shell(script, mounts))
 }
 
-// Jobs come and go while the agent and the runtime are killed: each runs to its end, none that did
-// not fail runs twice, one that runs once never begins twice, and nothing is left on disk.
+// While the agent and the runtime are killed, every job runs to its end, and no job that did not
+// fail runs twice. A job that may run once never starts twice. Nothing is left on disk.
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -71,11 +71,11 @@ func TestJobsUnderFire(t *testing.T) {
 	var joined sync.WaitGroup
 	joined.Go(func() { f.hurtRuntime(ctx) })
 
-	// A job that ends while containerd does not run has ended with 255, as that says: it is tried again, or has failed.
-	// So has one that containerd was starting when the agent or containerd was ended: it has no time of its start.
+	// If a job ends while containerd does not run, containerd reports 255: the job is tried again, or has failed. The
+	// same holds, without a start time, if containerd was starting the job when the agent or containerd was ended.
 	forgotten := n.daemon.Runtime().ForgottenExit
 	done, forgot := map[string]bool{}, map[string]bool{}
-	note := func() { // the jobs that have ended; every other one is removed at once
+	note := func() { // notes the jobs that have ended, and removes every other one of them at once
 		for name, pod := range a.pods() {
 			containers(pod, func(s *v1.ContainerStatus) {
 				for _, state := range []v1.ContainerState{s.State, s.LastTerminationState} {
@@ -131,19 +131,19 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		once := kindOf(i) == 0 // and its pod has failed if the runtime has lost its start or its end
+		once := kindOf(i) == 0 // the pod has failed if the runtime has lost its start or its end
 		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}
 		if starts > 1 && (once || !forgot[name]) {
 			t.Errorf("%s ran %d times:\n%s", name, starts, n.said(name))
 		}
-		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other one is gone
+		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other manifest is gone already
 	}
 	n.eventually("nothing that is left", func() string {
 		var left []string
 		for _, dir := range []string{"pods", "logs", "status"} {
-			paths, _ := filepath.Glob(filepath.Join(n.dir, "state", dir, "*")) // the pattern is good
+			paths, _ := filepath.Glob(filepath.Join(n.dir, "state", dir, "*")) // the pattern is valid
 			left = append(left, paths...)
 		}
 		sandboxes, containers, err := n.left()

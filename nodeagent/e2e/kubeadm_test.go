@@ -16,13 +16,13 @@ var kubeadmFiles embed.FS
 var kubeadmManifests = func() map[string]string {
 	texts := map[string]string{}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // one that is empty is refused
+		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // an empty manifest would be refused
 		texts[name] = string(text)
 	}
 	return texts
 }()
 
-// kubeadm returns those manifests as they would be on a machine with another address, and other files.
+// kubeadm returns these manifests for a machine with another address and other files.
 func kubeadm(address string) map[string]string {
 	texts := map[string]string{}
 	for name, text := range kubeadmManifests {

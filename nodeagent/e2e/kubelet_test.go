@@ -9,7 +9,7 @@ import (
 	released "github.com/kubepleg/pleg/internal/e2e/kubelet"
 )
 
-// buildKubelet has a kubelet built before a test's time counts: it takes minutes.
+// buildKubelet builds a kubelet, which takes minutes, before a test measures time.
 func buildKubelet(t *testing.T) {
 	t.Helper()
 	if _, err := released.Build(); err != nil {
@@ -28,7 +28,8 @@ func (n *node) startKubelet() *kubelet {
 	})}
 }
 
-// pods returns the kubelet's pods by the names in their manifests: it appends the node's.
+// pods returns the kubelet's pods by the names in their manifests, without the node's name that the
+// kubelet appends.
 func (k *kubelet) pods() map[string]*v1.Pod {
 	pods := map[string]*v1.Pod{}
 	for name, pod := range podsAt(k.Address) {
@@ -43,7 +44,7 @@ type runner interface {
 	Pid() int
 }
 
-// awaitPods waits until a runner serves as many pods.
+// awaitPods waits until a runner serves this many pods.
 func (n *node) awaitPods(r runner, count int) {
 	n.t.Helper()
 	n.eventually("the pods", func() string {

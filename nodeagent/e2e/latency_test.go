@@ -15,14 +15,14 @@ import (
 	cpu "github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// By default short runs. The figures in nodeagent/README.md are from twenty, and a minute, with
-// nothing beside them, as "make live" runs them.
+// The defaults are short runs. The figures in nodeagent/README.md come from "make live" on an
+// idle machine: twenty runs, and a minute.
 var (
 	samples = flag.Int("latency.samples", 3, "how often TestLatency measures each time")
 	idleFor = flag.Duration("idle.for", 2*time.Second, "how long TestIdle measures")
 )
 
-// How much CPU time the agent takes, and the kubelet, with 30 pods that do nothing.
+// Measures the CPU time of the agent and of the kubelet with 30 idle pods.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -49,7 +49,7 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 		}
 		return ""
 	})
-	time.Sleep(*idleFor / 10) // it comes to rest
+	time.Sleep(*idleFor / 10) // until the start is over
 	before, err := cpu.CPUOf(r.Pid())
 	n.must(err)
 	time.Sleep(*idleFor)
@@ -58,12 +58,12 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 	used := (after - before).Seconds() / idleFor.Seconds()
 	t.Logf("%s: %.1f ms of CPU time a second with 30 pods", who, used*1000)
 	if used > 0.5 {
-		t.Errorf("%s is busy with nothing: %.0f ms a second", who, used*1000)
+		t.Errorf("%s is busy without work: %.0f ms a second", who, used*1000)
 	}
 }
 
-// How long it takes from a manifest to Running, and from a crash to the successor's start,
-// with the agent and with the kubelet. It fails only if something never comes.
+// Measures the time from a manifest to Running, and from a crash to the successor's start, with
+// the agent and with the kubelet. The test fails only if something never comes.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -88,7 +88,7 @@ func measure(t *testing.T, who string, start func(*node) runner) {
 			return ""
 		})
 		served = append(served, time.Since(began))
-		// The pod crashes; the runtime's own times say when its successor started.
+		// The pod crashes. The start of its successor comes from the runtime's own times.
 		var runs []*runtimeapi.ContainerStatus
 		n.eventually("the successor of "+name, func() string {
 			runs = n.runs(string(r.pods()[name].UID))

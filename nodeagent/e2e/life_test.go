@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A pod lives and goes with its manifest; an agent that is killed adopts it, and one that is
-// told to end leaves it running.
+// A pod lives as long as its manifest. An agent that ends or is killed leaves the pod running, and
+// the next agent adopts it.
 func TestLife(t *testing.T) {
 	n := newNode(t)
 	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", `    readinessProbe:
@@ -47,7 +47,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// A second agent refuses to start, with the same state directory or another.
+// A second agent refuses to start, with the same state directory or another one.
 func TestSecondAgent(t *testing.T) {
 	n := newNode(t)
 	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", "")))

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// bin has what TestMain builds: the agent, and the program app that pods run.
+// bin is the directory of the programs that TestMain builds: the agent, and app, which pods run.
 var bin string
 
 func TestMain(m *testing.M) {

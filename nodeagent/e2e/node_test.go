@@ -22,10 +22,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for something that must come.
+// patience limits every wait of a test.
 const patience = 2 * time.Minute
 
-// image is what every pod runs; otherImage is the same under another name.
+// image is the image of every pod; otherImage is the same image with another name.
 const (
 	image      = testnode.BusyboxImage
 	otherImage = "localhost/busybox:other"
@@ -38,7 +38,7 @@ type node struct {
 	client    *testnode.Client
 	dir       string
 	manifests string
-	agents    []*agent // all that were started, the newest last
+	agents    []*agent // all started agents, the newest last
 }
 
 func newNode(t *testing.T) *node {
@@ -59,8 +59,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// write writes a manifest elsewhere and moves it over the old one: the kubelet reads every
-// file that it finds.
+// write writes a manifest elsewhere and moves it to its place, because the kubelet reads
+// unfinished files too.
 func (n *node) write(name, text string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, name+".yaml")
@@ -80,7 +80,7 @@ type agent struct {
 	address string
 }
 
-// startAgent starts the agent on the node. It is killed with the test.
+// startAgent starts the agent on the node. The end of the test kills it.
 func (n *node) startAgent(args ...string) *agent {
 	n.t.Helper()
 	address := proctest.FreeAddress(n.t)
@@ -103,7 +103,7 @@ func (n *node) startAgent(args ...string) *agent {
 	return a
 }
 
-// said returns the lines of all agents' logs that have a word.
+// said returns the lines with a word from all agents' logs.
 func (n *node) said(word string) string {
 	var said strings.Builder
 	for _, a := range n.agents {
@@ -116,15 +116,15 @@ func (n *node) said(word string) string {
 	return said.String()
 }
 
-// end ends the agent with a signal and waits for its end, however it ends.
+// end sends the agent a signal and waits for its end. The exit code does not matter.
 func (a *agent) end(s syscall.Signal) {
 	if err := a.End(s, patience); err != nil {
 		a.n.t.Error(err)
 	}
 }
 
-// podsAt returns the pods that an agent or a kubelet serves at an address, by name; none
-// if it does not answer.
+// podsAt returns the pods that an agent or a kubelet serves at an address, by name. It returns
+// none without an answer.
 func podsAt(address string) map[string]*v1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -150,7 +150,7 @@ func podsAt(address string) map[string]*v1.Pod {
 
 func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
 
-// eventually waits until a condition holds. The condition says what is missing.
+// eventually waits until a condition holds. The condition returns what is missing, or "".
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""
@@ -162,7 +162,7 @@ func (n *node) eventually(what string, missing func() string) {
 	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
 }
 
-// is returns a condition: that a pod is in a phase and, if it runs, ready.
+// is returns a condition: a pod is in a phase and, if it runs, ready.
 func (a *agent) is(name string, phase v1.PodPhase) func() string {
 	return func() string {
 		pod := a.pods()[name]
@@ -218,11 +218,11 @@ spec:
 
 func sum(s string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(s)) // a hash takes everything
+	_, _ = h.Write([]byte(s)) // a hash returns no error
 	return h.Sum64() >> 16
 }
 
-// shell returns the field of one container that runs a shell script.
+// shell returns the YAML of one container that runs a shell script.
 func shell(script, more string) string {
 	return fmt.Sprintf(`  containers:
   - name: main

@@ -9,11 +9,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// longestRestart bounds the time from a container's end to its successor's start beside a pod
-// that is stuck: ten at once on a busy machine, but less than any back-off or timeout of the agent.
+// longestRestart limits the time from a container's end to its successor's start while another pod is
+// stuck. It allows for ten restarts at once on a busy machine, and is shorter than the agent's back-offs.
 const longestRestart = 5 * time.Second
 
-// One pod whose inspection is stuck delays no other pod's sync. TestStuckInspection is the same, embedded.
+// A pod with a stuck inspection delays no other pod's sync. TestStuckInspection tests this in a bubble.
 func TestStuckPod(t *testing.T) {
 	const others = 10
 	n := newNode(t)
@@ -60,10 +60,10 @@ func TestStuckPod(t *testing.T) {
 		t.Errorf("a container was restarted %v after its end", longest)
 	}
 	if c := a.pods()["stuck"].Status.ContainerStatuses[0]; c.RestartCount != 0 {
-		t.Errorf("the pod that hangs was restarted: %v", c)
+		t.Errorf("the stuck pod was restarted: %v", c)
 	}
 	p.Release()
-	t.Logf("%d pods were restarted within %v beside one whose inspection stuck", others, longest.Round(time.Millisecond))
+	t.Logf("%d pods were restarted within %v while one inspection was stuck", others, longest.Round(time.Millisecond))
 	n.eventually("the pod that stuck, now that it does not", func() string {
 		if pod := a.pods()["stuck"]; pod == nil || !ready(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1 {
 			return "it was not restarted"

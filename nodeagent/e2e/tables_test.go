@@ -9,13 +9,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// users are the images of the security contexts, by the USER that they have.
+// users are the images for the security contexts, by their USER.
 var users = map[string]string{
 	"root": testnode.BusyboxImage, "1234": "localhost/user:number", "1234:42": "localhost/user:both",
 	"app": "localhost/user:name",
 }
 
-// securityContexts are those of a pod and of its container.
+// securityContexts are the contexts of a pod and of its container.
 var securityContexts = map[string]struct{ pod, container string }{
 	"none":               {},
 	"group":              {"", "runAsGroup: 42"},
@@ -44,17 +44,17 @@ var securityContexts = map[string]struct{ pod, container string }{
 	"restricted-user":    {restrictedPod + ", runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000", restrictedContainer},
 }
 
-// What Pod Security's profile "restricted" asks for.
+// Pod Security's profile "restricted" requires these.
 const (
 	restrictedPod       = "runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}"
 	restrictedContainer = "allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}"
 )
 
-// inside is what a container shows of itself.
+// inside is the script by which a container prints its user, groups and rights.
 const inside = "exec 2>&1; cat /proc/self/status; echo oom $(cat /proc/self/oom_score_adj) $(busybox id); " +
 	"(: > /written) && echo root is written; (: > /work/x) && busybox stat -c 'work %a %u %g' /work /work/x"
 
-// secured returns pods that show what they are inside and end: every image with every security context.
+// secured returns pods that run the script inside: every image with every security context.
 func secured() map[string]string {
 	specs := map[string]string{}
 	for user, image := range users {
@@ -72,7 +72,7 @@ func secured() map[string]string {
 	return specs
 }
 
-// lives returns pods of every restart policy with hooks, init containers and sidecars, probes, and what cannot start.
+// lives returns pods of every restart policy: with hooks, init containers, sidecars and probes, or unable to start.
 func lives() map[string]string {
 	const init = "  - {name: %s, image: " + image + ", imagePullPolicy: Never, command: [sh, -c, %q]%s}\n"
 	specs := map[string]string{}
@@ -88,7 +88,7 @@ func lives() map[string]string {
 				"init":       fmt.Sprintf(init, "first", "exit 0", ""),
 				"init-fails": fmt.Sprintf(init, "first", "exit 5", ""),
 				"side":       fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always"),
-				// It waits for its back-off when the container beside it ends.
+				// The sidecar is in back-off when the container beside it ends.
 				"side-fails": fmt.Sprintf(init, "side", "sleep 1; exit 5", ", restartPolicy: Always"),
 				"side-init": fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always") +
 					fmt.Sprintf(init, "first", "sleep 1", ""),
@@ -109,7 +109,7 @@ func lives() map[string]string {
 	return specs
 }
 
-// ordinary returns pods as manuals have them, that Pod Security calls restricted.
+// ordinary returns pods as in manuals, which meet Pod Security's profile "restricted".
 func ordinary(base int) map[string]string {
 	container := func(name string, command string, more string) string {
 		return fmt.Sprintf("  - {name: %s, image: %s, imagePullPolicy: Never, command: %s,\n"+
@@ -148,7 +148,7 @@ func ordinary(base int) map[string]string {
 	}
 }
 
-// few is what of the tables the short run has: the ones that once differed, and one of each kind.
+// few are the pods of the short run: the ones that once differed, and one of each kind.
 var few = []string{
 	"as-1234-group", "as-app-group", "as-app-non-root", "as-root-restricted", "as-1234-restricted", "as-root-read-only",
 	"as-root-seccomp", "as-1234-42-fs-group", "as-root-capabilities", "as-app-restricted-user", "as-root-pod-group",
@@ -156,8 +156,8 @@ var few = []string{
 	"onfailure-init-fails-runs", "always-no-command", "restricted-web", "restricted-init", "files", "shared-processes",
 }
 
-// batches returns the names of the pods that are run together: first one of each kind, then the
-// others, not more than a busy machine can do for two at once.
+// batches returns the names of pods that run together: first one of each kind, then the others. A
+// batch is small enough for a busy machine that runs it twice at once.
 func batches(all bool) [][]string {
 	var first, others []string
 	for name := range manifests(0, "", "") {
@@ -182,8 +182,8 @@ func tables(base int) map[string]string {
 	return specs
 }
 
-// manifests returns the manifests that both run, by name. Their ports begin at base, their files
-// are below dir, and kubeadm's serve at an address of this machine.
+// manifests returns the manifests for agent and kubelet, by name. Their ports begin at base, and their
+// files are below dir. kubeadm's pods serve at address, which this machine must have.
 func manifests(base int, dir, address string) map[string]string {
 	specs := scenario(base)
 	maps.Copy(specs, tables(base))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// systemd knows every setting in the agent's unit, and the agent every flag.
+// systemd knows every setting in the agent's unit, and the agent knows every flag in it.
 func TestUnit(t *testing.T) {
 	text, err := os.ReadFile("../nodeagent.service")
 	if err != nil {
@@ -23,7 +23,7 @@ func TestUnit(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no",
 		path).CombinedOutput()
-	if err != nil || len(out) > 0 { // what it does not know it says, and goes on
+	if err != nil || len(out) > 0 { // systemd-analyze prints unknown settings and continues
 		t.Errorf("systemd-analyze verify (of Debian's package systemd): %v\n%s", err, out)
 	}
 	_, command, _ := strings.Cut(unit, "ExecStart=")
@@ -31,7 +31,7 @@ func TestUnit(t *testing.T) {
 	if len(flags) < 4 {
 		t.Fatalf("the unit has the flags %q", flags)
 	}
-	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput() // its usage is there all the same
+	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput() // prints the usage despite its error
 	for _, f := range flags {
 		if !strings.Contains(string(help), f[1:]+" ") {
 			t.Errorf("the agent has no flag %s:\n%s", f, help)

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// recordCrashes writes an Event of Kubernetes for each container that fails, until ctx ends.
+// recordCrashes writes a Kubernetes Event for each failed container, until ctx ends.
 func recordCrashes(ctx context.Context, g *pleg.GenericPLEG, recorder record.EventRecorder) error {
 	return g.Handle(ctx, pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
 		code, reason, seen := e.Exit()
@@ -44,8 +44,8 @@ func TestKubernetesEvents(t *testing.T) {
 	})
 }
 
-// onNode runs a test in a bubble, on a node with a pod of two running containers and one that has
-// failed before.
+// onNode runs a test in a bubble, on a node with one pod. The pod has two running containers and
+// one that has already failed.
 func onNode(t *testing.T, test func(t *testing.T, runtime *plegtest.Runtime, g *pleg.GenericPLEG)) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()

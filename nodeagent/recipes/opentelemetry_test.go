@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// countExits counts how containers end in a counter of OpenTelemetry, until ctx ends.
+// countExits counts containers' exits in an OpenTelemetry counter, until ctx ends.
 func countExits(ctx context.Context, g *pleg.GenericPLEG, meter metric.Meter) error {
 	exits, err := meter.Int64Counter("container.exits", metric.WithDescription("Containers that have exited."))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// syncPods calls sync for each pod that exists or that changes, in several workers, never twice at
-// once for a pod, and again with a back-off when it fails, until ctx ends.
+// syncPods calls sync for each pod that exists or changes, until ctx ends. Several workers call it,
+// but never two at once for one pod. If sync fails, syncPods repeats it with back-off.
 func syncPods(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, workers int,
 	sync func(ctx context.Context, status *pleg.PodStatus, exists bool) error) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.UID]())
@@ -39,7 +39,7 @@ func syncPods(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, wo
 	}
 }
 
-// inWorkers runs a function in several goroutines, and returns one that waits for them.
+// inWorkers runs a function in several goroutines, and returns a function that waits for them.
 func inWorkers(workers int, f func()) (wait func()) {
 	var wg sync.WaitGroup
 	for range workers {

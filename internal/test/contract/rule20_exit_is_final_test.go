@@ -553,7 +553,7 @@ func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 }
 
 // Rule 20: a container that exited before its first inspection, and that no list showed exited, is started again
-// under its ID. It runs once its end has been settled.
+// under its ID, more than ten seconds later. It runs once its end has been settled.
 func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -562,10 +562,11 @@ func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		time.Sleep(1500 * time.Millisecond)
 		n.EmitExit(exitOf("a1", 1))
-		time.Sleep(100 * time.Millisecond)
+		list := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("broken"))
 		n.SetContainer("a", "a1", pleg.ContainerStateExited)
-		time.Sleep(100 * time.Millisecond) // no list meanwhile
+		time.Sleep(11 * time.Second)
 		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		list()
 		heal()
 		time.Sleep(time.Minute)
 		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {

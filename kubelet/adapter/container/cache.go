@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// NewCache returns an empty cache, a PodCache whose statuses carry the kubelet's.
+// NewCache returns an empty cache: a PodCache with the kubelet's statuses as Source.
 func NewCache() Cache { return &cache{PodCache: pleg.NewCache()} }
 
 type cache struct{ *pleg.PodCache }
@@ -35,9 +35,8 @@ func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.
 	return c.PodCache.Set(uid, converted, err, timestamp)
 }
 
-// kubeletStatus returns the kubelet's status that a status carries, with what the
-// generator decides: the addresses, which outlive the pod's network, the time, and the
-// exits that the runtime's status does not show yet.
+// kubeletStatus returns the kubelet's status in status.Source. From the generator it has the time, the
+// addresses, which outlive the pod's network, and exits that the runtime's status does not show yet.
 func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	source, ok := status.Source.(*PodStatus)
 	if !ok { // the pod is unknown, gone, or was never inspected
@@ -51,8 +50,8 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	return &answer
 }
 
-// withExits returns the kubelet's statuses, or a copy in which those containers have exited that are
-// known to have.
+// withExits returns the kubelet's statuses. If the generator knows exits that they lack, it returns a
+// copy with these exits.
 func withExits(own []*Status, known []*pleg.Status) []*Status {
 	answer := own
 	for i, s := range own {
@@ -64,7 +63,7 @@ func withExits(own []*Status, known []*pleg.Status) []*Status {
 			answer = slices.Clone(own)
 		}
 		end := known[at]
-		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed { // the runtime's status is older than its last
+		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed { // an earlier status has shown the exit
 			answer[i] = seen
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// TestCacheReturnsTheKubeletsStatus shows what of a status is the kubelet's own and what
-// the generator decides.
+// TestCacheReturnsTheKubeletsStatus shows which parts of a status are the kubelet's own and which come
+// from the generator.
 func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	c := NewCache().(*cache)
 	source := &PodStatus{ID: "a", Name: "pod", IPs: []string{}, TimeStamp: time.Unix(1, 0)}
@@ -43,8 +43,8 @@ func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	}
 }
 
-// TestCacheReturnsExits shows that the kubelet sees an exit that an exit event has reported: it
-// decides by the status whether a container needs a successor.
+// TestCacheReturnsExits shows that the cache returns an exit that an exit event has reported. From the
+// status, the kubelet decides whether a container needs a successor.
 func TestCacheReturnsExits(t *testing.T) {
 	c := NewCache().(*cache)
 	sidecar := &Status{ID: kubecontainer.ContainerID{ID: "sidecar"}, State: kubecontainer.ContainerStateRunning}
@@ -74,8 +74,8 @@ func TestCacheReturnsExits(t *testing.T) {
 	}
 }
 
-// TestCacheReturnsTheEndThatWasSeen shows that a status which is behind one of before does not hide
-// how the container ended.
+// TestCacheReturnsTheEndThatWasSeen shows that an outdated status of the runtime does not hide an end
+// that an earlier status showed.
 func TestCacheReturnsTheEndThatWasSeen(t *testing.T) {
 	c := NewCache().(*cache)
 	behind := &Status{ID: kubecontainer.ContainerID{ID: "app"}, State: ContainerStateRunning}
@@ -89,8 +89,8 @@ func TestCacheReturnsTheEndThatWasSeen(t *testing.T) {
 	}
 }
 
-// TestPublished shows what the kubelet publishes of an exit that the runtime has not confirmed:
-// nothing, nor what was created after it, or for some seconds only.
+// TestPublished shows that the kubelet does not publish an unconfirmed exit. It publishes containers
+// created after the exit only some seconds later.
 func TestPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(seconds int) time.Time { return time.Now().Add(time.Duration(seconds) * time.Second) }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Cache is the kubelet's interface of the pod status cache, which its tests and its fake
-// cache know. In a kubelet on this library only the generator writes.
+// Cache is the kubelet's interface of the pod status cache. The kubelet's tests and its fake cache
+// need the methods that write; in a kubelet on this library, only the generator writes.
 type Cache interface {
 	ROCache
 	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool

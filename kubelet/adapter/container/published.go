@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// An exit event starts the successor of a container before the runtime's status shows the exit with
-// its message and its true reason. So the kubelet acts on what the cache returns, and publishes what
-// Published makes of that.
+// After an exit event, the kubelet starts a successor before the runtime's status shows the exit with
+// its message and true reason. So the kubelet acts on the cached status, and publishes the result of
+// Published.
 
 const (
 	// unconfirmed is the reason of an exit that the runtime's status does not show yet.
 	unconfirmed = "Unconfirmed"
-	// publishAfter is for how long an unconfirmed exit keeps what was created after it from being
-	// published. When it has passed, GenericPLEG has the pod synced.
+	// publishAfter is how long an unconfirmed exit delays the publication of containers created after
+	// it. Then GenericPLEG sends a PodSync.
 	publishAfter = 5 * time.Second
 )
 
 func isUnconfirmed(s *Status) bool { return s.State == ContainerStateExited && s.Reason == unconfirmed }
 
-// Published returns the status of a pod as it is to be published: as it was before an exit that the
-// runtime's status does not show yet. The container runs, and what was created since is not there. If
-// the runtime takes longer than publishAfter, the successor is there in place of the container.
+// Published returns the status that the kubelet publishes. It leaves an unconfirmed exit out: the
+// container runs, and containers created since are missing. After publishAfter, the successor takes
+// the container's place.
 //
-// A pod that is terminal has ended: its unconfirmed exits are ends, by their codes.
+// If the pod is terminal, its unconfirmed exits count, and their codes give the reasons.
 func Published(status *PodStatus, podIsTerminal bool) *PodStatus {
 	if !slices.ContainsFunc(status.ContainerStatuses, isUnconfirmed) {
 		return status

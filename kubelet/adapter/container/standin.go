@@ -1,6 +1,6 @@
-// Package container is what takes the place of cache.go in the kubelet's package of this
-// name. The file standin.go has the types of that package under their names, so that this
-// one compiles, is vetted and linted here; it is not copied.
+// Package container replaces cache.go in the kubelet's package of this name. The file standin.go has
+// the types of that package under their names, so that this package can be compiled, vetted and linted
+// here. It is not copied.
 package container
 
 import kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"

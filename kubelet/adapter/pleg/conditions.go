@@ -2,7 +2,7 @@ package pleg
 
 import "github.com/kubepleg/pleg"
 
-// conditions are what the kubelet waits for in statuses of pods: nothing, since 1.36.
+// conditions are the kubelet's watch conditions. From 1.36 on, there are none.
 type conditions struct{}
 
 // convert returns an event in the kubelet's form.

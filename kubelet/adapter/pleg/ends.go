@@ -10,9 +10,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// The exit code and reason of containerd for a container that ended while containerd was away, and the code of
-// CRI-O while it has no exit file. The library may have seen the end, by its own connection. Then the kubelet gets
-// that, in the statuses of the generator and wherever else it inspects a pod: before a pod is terminated, for example.
+// containerd reports this code and reason for a container that ended while containerd was away, and CRI-O the code
+// while it has no exit file. If the library's own connection has reported the end, the kubelet gets that end instead:
+// in the generator's statuses and in its own inspections, such as the one before a pod is terminated.
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
@@ -24,7 +24,7 @@ func isUnknown(s *kubecontainer.Status) bool {
 		(s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode)
 }
 
-// maxEnds bounds the ends that are kept: far more than a node has containers.
+// maxEnds is how many ends are kept, far more than a node has containers.
 const maxEnds = 10000
 
 // seenEnds has the exits that the library has reported, by container ID.
@@ -83,8 +83,8 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	})
 }
 
-// follow has the library's connection know whether lists are answered, and which pods the containers are of. The
-// generator's lists are made over the kubelet's connection.
+// follow makes full lists over the library's connection, so that runtime notices unanswered lists and knows the pods
+// of containers. The generator lists over the kubelet's connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	for ctx.Err() == nil {
 		wait := followAgain

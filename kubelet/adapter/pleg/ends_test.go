@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// forgetful is a kubelet's runtime whose containers have all ended with 255 "Unknown".
+// forgetful is a kubelet's runtime that reports 255 "Unknown" as the end of every container.
 type forgetful struct {
 	kubecontainer.Runtime
 	ids []string
@@ -30,9 +30,8 @@ func (r *forgetful) GetPodStatus(context.Context, *kubecontainer.Pod) (*kubecont
 	return status, nil
 }
 
-// TestUnknownEndThatWasSeen shows that an end which an exit event has reported is what the kubelet gets in
-// place of containerd's "Unknown", in its own inspections and in those of the generator. An end that
-// nobody has seen stays unknown.
+// TestUnknownEndThatWasSeen shows that the end in an exit event replaces containerd's "Unknown", in the
+// kubelet's inspections and in the generator's. Without an exit event, the end stays unknown.
 func TestUnknownEndThatWasSeen(t *testing.T) {
 	server, err := criserver.Start()
 	if err != nil {
@@ -59,14 +58,14 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 	reported, done := make(chan pleg.ContainerExit, 10), make(chan struct{})
 	go func() {
 		defer close(done)
-		// It ends with the stream, when the server goes down.
+		// The watch ends when the server goes down.
 		_ = exiting.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) { reported <- e })
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	// What exists is followed.
+	// Wait until existing containers are followed.
 	for serverconfig.Of(server).TaskExitReaders() == 0 || server.Calls("StreamContainers") == 0 {
 		select {
 		case <-done:
@@ -87,7 +86,7 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	var status *kubecontainer.PodStatus
-	for { // the connection of the library may not be back at once
+	for { // the library may take a moment to reconnect
 		if status, err = node.GetPodStatus(t.Context(), &kubecontainer.Pod{ID: "uid"}); err == nil {
 			break
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// ExitEvents is the gate of the exit events, of containerd's own stream or CRI-O's files.
+// ExitEvents is the feature gate for exit events from containerd's own stream or CRI-O's files.
 const ExitEvents featuregate.Feature = "PLEGExitEvents"
 
 func init() {
@@ -26,8 +26,8 @@ func init() {
 	}))
 }
 
-// GenericPLEG is the library's generator under the kubelet's interface. What of that differs
-// from release to release is in interface.go, requests.go and conditions.go.
+// GenericPLEG is the library's generator with the kubelet's interface. interface.go, requests.go and
+// conditions.go have the parts of the interface that differ between releases.
 type GenericPLEG struct {
 	*pleg.GenericPLEG
 	events     chan *PodLifecycleEvent
@@ -40,9 +40,9 @@ type GenericPLEG struct {
 
 // newGenericPLEG returns a generator that writes cache and sends to eventChannel.
 //
-// Where the gate EventedPLEG is on, relistDuration has the kubelet's period for a node with an event
-// stream, which is not used: full lists are made every second. Where the gate PLEGExitEvents is off,
-// exits are learnt from CRI alone.
+// If the gate EventedPLEG is on, relistDuration has the kubelet's period for a node with an event
+// stream. The generator ignores it and makes a full list every second. If the gate PLEGExitEvents is
+// off, exits come from CRI alone.
 func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock, options ...pleg.Option) *GenericPLEG {
 	if cache == nil {
@@ -74,10 +74,10 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	}
 }
 
-// Watch returns the kubelet's channel. What does not fit into it is coalesced, not lost.
+// Watch returns the kubelet's channel. When the channel is full, updates are coalesced; no state is lost.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.events }
 
-// start begins to relist and to deliver. A second start does nothing.
+// start starts the generator and the delivery of events. A second start does nothing.
 func (g *GenericPLEG) start(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,7 +90,7 @@ func (g *GenericPLEG) start(ctx context.Context) {
 	g.stopped.Go(func() { g.deliver(stop) })
 }
 
-// Stop returns when all that Start started has ended.
+// Stop returns when everything that Start started has ended.
 func (g *GenericPLEG) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,8 +103,8 @@ func (g *GenericPLEG) Stop() {
 	g.GenericPLEG.Stop()
 }
 
-// relist lists all pods. While the generator is stopped, as in tests, it delivers what it
-// has found, as far as that fits, before it returns.
+// relist lists all pods. If the generator is stopped, as in tests, relist delivers the events before it
+// returns, as far as they fit into the channel.
 func (g *GenericPLEG) relist(ctx context.Context) {
 	_ = g.GenericPLEG.Relist(ctx)
 	g.mu.Lock()
@@ -133,12 +133,12 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 	}
 }
 
-// syncAfter is when the kubelet publishes a successor although the runtime has not confirmed the exit
-// before it: package container's publishAfter, and a moment.
+// syncAfter is how long after an unconfirmed exit the kubelet publishes the successor all the same:
+// publishAfter of package container, and a moment.
 const syncAfter = 5*time.Second + 100*time.Millisecond
 
-// syncLate has the pod of an exit event synced if the runtime has not confirmed the exit by syncAfter.
-// When it does, the library sends a PodSync.
+// syncLate sends a PodSync for the pod of an exit event if the runtime has not confirmed the exit by
+// syncAfter. When the runtime confirms the exit, the library sends a PodSync.
 func (g *GenericPLEG) syncLate(stop <-chan struct{}, died *pleg.PodLifecycleEvent) {
 	select {
 	case <-stop:

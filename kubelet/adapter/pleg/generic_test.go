@@ -32,7 +32,7 @@ type fakeRuntime struct {
 	kubecontainer.Runtime
 
 	mu    sync.Mutex
-	state kubecontainer.State // empty: there is no pod
+	state kubecontainer.State // empty if there is no pod
 	lists int
 }
 
@@ -123,8 +123,8 @@ func take(g *GenericPLEG) []PodLifecycleEvent {
 	return events
 }
 
-// TestEventHasThePodListed shows that an event is a hint: the pod is listed and inspected,
-// and its transition delivered, without a full list.
+// TestEventHasThePodListed shows that an event is a hint: without a full list, the generator lists and
+// inspects the pod and delivers its transition.
 func TestEventHasThePodListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -146,7 +146,7 @@ func TestEventHasThePodListed(t *testing.T) {
 	})
 }
 
-// TestPodThatIsNotFoundIsGone shows that the kubelet's ErrPodNotFound is an answer.
+// TestPodThatIsNotFoundIsGone shows that the kubelet's ErrPodNotFound means that the pod is gone.
 func TestPodThatIsNotFoundIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -164,7 +164,7 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 	})
 }
 
-// TestEndsHaveTheirReason shows that the library knows what its metric of deaths is by.
+// TestEndsHaveTheirReason shows that the adapter passes on the exit code and reason, which the library counts.
 func TestEndsHaveTheirReason(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateExited}
 	status, err := podRuntime{runtime}.GetPodStatus(t.Context(), convertPod(runtime.pod()))
@@ -176,14 +176,14 @@ func TestEndsHaveTheirReason(t *testing.T) {
 	}
 }
 
-// TestRefusedStream shows which ends of a stream say that the runtime has none.
+// TestRefusedStream shows which stream errors mean that the runtime has no event stream.
 func TestRefusedStream(t *testing.T) {
 	for _, c := range []struct {
 		err     error
 		refused bool
 	}{
 		{status.Error(codes.Unimplemented, "none"), true},
-		{io.EOF, false}, // CRI-O without enable_pod_events, or one that is stopped
+		{io.EOF, false}, // CRI-O without enable_pod_events, or a CRI-O that is being stopped
 		{status.Error(codes.Unavailable, "restarting"), false},
 	} {
 		r := eventedRuntime{service: &fakeService{err: c.err}}
@@ -194,8 +194,8 @@ func TestRefusedStream(t *testing.T) {
 	}
 }
 
-// TestSteppedRelistDelivers shows that Relist without Start delivers before it returns, as
-// the kubelet's own tests want it, and that a full channel does not block it.
+// TestSteppedRelistDelivers shows that Relist without Start delivers before it returns, as the
+// kubelet's own tests expect, and that a full channel does not block Relist.
 func TestSteppedRelistDelivers(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
 	g := NewGenericPLEG(runtime, make(chan *PodLifecycleEvent, 1),
@@ -214,8 +214,8 @@ func TestSteppedRelistDelivers(t *testing.T) {
 	}
 }
 
-// TestExitEvents shows that the generator's runtime tells exits, if the gate is not switched
-// off and the endpoint is one.
+// TestExitEvents shows that the generator's runtime reports exits if the gate is on and the endpoint
+// is a socket.
 func TestExitEvents(t *testing.T) {
 	if !utilfeature.DefaultFeatureGate.Enabled(ExitEvents) {
 		t.Error("the gate is off")
@@ -229,7 +229,7 @@ func TestExitEvents(t *testing.T) {
 	if adapted, err := node.adapt(false); err != nil {
 		t.Error(err)
 	} else if _, ok := adapted.(pleg.ExitSource); ok {
-		t.Error("it tells exits with the gate off")
+		t.Error("it reports exits with the gate off")
 	}
 	adapted, err := node.adapt(true)
 	if err != nil {
@@ -273,9 +273,9 @@ func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), ob
 	}
 }
 
-// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, and that the first end
-// which it publishes is the runtime's: an event comes when the runtime's status shows the exit, and
-// another if that takes too long.
+// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, but first publishes the
+// end in the runtime's status. A PodSync comes when that status shows the exit, and another if that
+// takes too long.
 func TestEndsArePublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}

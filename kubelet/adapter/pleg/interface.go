@@ -6,9 +6,9 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 )
 
-// EventedPLEG does nothing: the generator reads the runtime's events itself, with or without
-// the gate EventedPLEG. A second reader would take events away from it, since some runtimes
-// tell each to one reader.
+// EventedPLEG does nothing: the generator reads the runtime's events itself, with or without the gate
+// EventedPLEG. A second reader would take events away, because some runtimes send each event to one
+// reader only.
 type EventedPLEG struct{}
 
 // NewEventedPLEG returns one.
@@ -19,7 +19,7 @@ func NewEventedPLEG(internalapi.RuntimeService, PodLifecycleEventGenerator, int)
 // Start does nothing.
 func (*EventedPLEG) Start(context.Context) {}
 
-// Start begins to relist and to deliver, until ctx ends. A second Start does nothing.
+// Start starts the generator, which runs until ctx ends. A second Start does nothing.
 func (g *GenericPLEG) Start(ctx context.Context) { g.start(ctx) }
 
 // Relist lists all pods.

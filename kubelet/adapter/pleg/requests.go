@@ -13,5 +13,5 @@ func NewGenericPLEG(runtime kubecontainer.Runtime, eventChannel chan *PodLifecyc
 	return newGenericPLEG(klog.Background(), runtime, eventChannel, relistDuration, cache, clock)
 }
 
-// RequestRelist has the pod listed at once. No request is dropped, so there is nothing to log.
+// RequestRelist requests a list of the pod at once. No request is dropped, so there is nothing to log.
 func (g *GenericPLEG) RequestRelist(_ klog.Logger, uid types.UID) { g.GenericPLEG.RequestRelist(uid) }

@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// podRuntime is the kubelet's runtime as the library sees it: pleg.Runtime, and from 1.36 on
-// pleg.PodGetter. Pods, containers and statuses carry the kubelet's own as their Source.
+// podRuntime adapts the kubelet's runtime to pleg.Runtime and, from 1.36 on, pleg.PodGetter. The Source
+// of a pod, container or status is the kubelet's own object.
 type podRuntime struct{ kubecontainer.Runtime }
 
 // GetPods implements pleg.Runtime.
@@ -32,9 +32,9 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
-// confirmed makes the message of an exit that the runtime's status shows differ from that of an exit
-// event, so that the library always sends a PodSync when the runtime confirms an exit: that is when
-// the kubelet publishes it. Nobody reads the message: the cache returns the kubelet's own status.
+// confirmed is added to the message of an exit in the runtime's status. So it differs from the message
+// of an exit event, and the library sends a PodSync when the runtime confirms an exit. Then the kubelet
+// publishes the exit. Nobody reads the message: the cache returns the kubelet's own status.
 const confirmed = " (confirmed)"
 
 // GetPodStatus implements pleg.Runtime.
@@ -83,24 +83,24 @@ func convertContainers(listed []*kubecontainer.Container) []*pleg.Container {
 	return containers
 }
 
-// eventService is what the library needs of the kubelet's CRI client.
+// eventService has the method of the kubelet's CRI client that the library needs.
 type eventService interface {
 	GetContainerEvents(ctx context.Context, events chan *runtimeapi.ContainerEventResponse,
 		connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error
 }
 
-// nodeRuntime is the kubelet's runtime with what the generator of its node needs beside it.
+// nodeRuntime is the kubelet's runtime with everything else that a node's generator needs.
 type nodeRuntime struct {
 	kubecontainer.Runtime
 	service  eventService
 	endpoint string
 	timeout  time.Duration
-	ends     *seenEnds // shared with the copy that the generators of some releases have
+	ends     *seenEnds // shared with the copy that the generators of some releases use
 }
 
-// NodeRuntime returns runtime with what the kubelet does not hand to its generator: its
-// CRI client, for the events, the endpoint, for the exit events, and its
-// runtime-request-timeout. It is the one call that kubelet.go has to make.
+// NodeRuntime adds to runtime what the kubelet does not pass to its generator: its CRI client for
+// events, the endpoint for exit events, and its runtime-request-timeout. It is the only call that
+// kubelet.go must make.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
 	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
@@ -112,15 +112,15 @@ type eventedRuntime struct {
 	service eventService
 }
 
-// exitingRuntime is an eventedRuntime with exit events: pleg.ExitSource. They have a
-// connection of their own, since the kubelet's client makes CRI's calls only.
+// exitingRuntime is an eventedRuntime with exit events: pleg.ExitSource. Exit events use a separate
+// connection, because the kubelet's client can only make CRI calls.
 type exitingRuntime struct {
 	eventedRuntime
 	pleg.ExitSource
 	ends *seenEnds
 }
 
-// adapt returns the runtime as the library sees it, with exit events if it is to have them.
+// adapt returns a pleg.Runtime, with exit events if exits is true.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	evented := eventedRuntime{podRuntime{r}, r.service}
 	if !exits || r.endpoint == "" {
@@ -144,7 +144,7 @@ func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func
 		ended <- r.service.GetContainerEvents(ctx, events,
 			func(runtimeapi.RuntimeService_GetContainerEventsClient) { connected() })
 	}()
-	for e := range events { // the client waits for its reader, also after ctx has ended
+	for e := range events { // the client blocks without a reader, even after ctx has ended
 		observe(pleg.ContainerEvent{
 			PodUID:      types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid()),
 			ContainerID: e.GetContainerId(),

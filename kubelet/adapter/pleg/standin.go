@@ -1,6 +1,6 @@
-// Package pleg is what takes the place of generic.go and evented.go in the kubelet's
-// package of this name. The file standin.go has the types of that package under their
-// names, so that this one compiles, is vetted and linted here; it is not copied.
+// Package pleg replaces generic.go and evented.go in the kubelet's package of this name. The file
+// standin.go has the types of that package under their names, so that this package can be compiled,
+// vetted and linted here. It is not copied.
 package pleg
 
 import kubepleg "k8s.io/kubernetes/pkg/kubelet/pleg"

@@ -1,3 +1,3 @@
-// Package overcri is what the benchmarks over CRI have in common: a runtime in a
-// process of its own, and a measure of CPU time.
+// Package overcri is shared by the benchmarks over CRI: it runs a runtime in a separate
+// process, and measures CPU time.
 package overcri

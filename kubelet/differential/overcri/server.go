@@ -14,11 +14,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// serverEnv asks a test binary to be the server, with that many containers.
+// serverEnv makes a test binary the server. Its value is the number of containers.
 const serverEnv = "PLEG_CRI_SERVER_CONTAINERS"
 
-// ServeIfAsked makes the process the server if it was started as one, and then
-// does not return. TestMain calls it first.
+// ServeIfAsked serves and never returns if the process was started as the server.
+// TestMain calls it first.
 func ServeIfAsked() {
 	asked := os.Getenv(serverEnv)
 	if asked == "" {
@@ -31,9 +31,9 @@ func ServeIfAsked() {
 	os.Exit(0)
 }
 
-// serve serves until the standard input ends. Half as many pods have two
-// containers each, with what the kubelet puts on a container, so that a list has
-// about a kilobyte for each.
+// serve serves until standard input ends. Each pod has two containers with the labels
+// and annotations of the kubelet, so that a list has about a kilobyte for each
+// container.
 func serve(asked string) error {
 	containers, err := strconv.Atoi(asked)
 	if err != nil {
@@ -67,8 +67,8 @@ func serve(asked string) error {
 	return err
 }
 
-// StartServer starts the server in a process of its own, so that its work is not
-// counted, and returns its endpoint.
+// StartServer starts the server in a separate process, so that its work is not
+// measured, and returns its endpoint.
 func StartServer(tb testing.TB, containers int) string {
 	tb.Helper()
 	self, err := os.Executable()

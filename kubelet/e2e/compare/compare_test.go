@@ -20,9 +20,9 @@ var (
 	chosen   = flag.String("scenes", "crash,takeover,frozen,undeleted,wedge,hang,lives,idle", "what to measure")
 	rounds   = flag.Int("rounds", 1, "how often every kubelet plays each scene that has a fault, or crash")
 	pods     = flag.Int("pods", 20, "how many pods there are, six at least")
-	lasts    = flag.Duration("lasts", 20*time.Second, "how long a runtime is frozen or a container is wedged")
+	lasts    = flag.Duration("lasts", 20*time.Second, "how long a runtime is frozen or a container is stuck")
 	lives    = flag.Int("lives", 300, "how many pods come and go under faults")
-	within   = flag.Duration("within", 2*time.Second, "the limit on a crash while another pod hangs")
+	within   = flag.Duration("within", 2*time.Second, "the limit on a crash while another pod is stuck")
 	file     = flag.String("samples", "", "a file of samples to add to")
 	timeout  = flag.Duration("request-timeout", 2*time.Minute, "runtimeRequestTimeout of the kubelets")
 )
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 type variant struct {
 	name, program string
 	gates         map[string]bool
-	noEvents      bool // the runtime refuses its event streams
+	noEvents      bool // true if the runtime refuses event streams
 }
 
 // ours reports whether the kubelet is on the library.
@@ -52,7 +52,7 @@ var variants = []variant{
 	{name: "ours, no events", program: "kubelet", noEvents: true},
 }
 
-// TestKubelets has each kubelet play the scenes, on a runtime of its own.
+// TestKubelets plays the scenes with each kubelet, on a runtime of its own.
 func TestKubelets(t *testing.T) {
 	r, err := readResults(*file)
 	if err != nil {
@@ -95,28 +95,28 @@ func playAll(t *testing.T, r *results, v variant) {
 // scene is a fault during which containers are killed.
 type scene struct {
 	name, title string
-	kills       int           // how many pods lose their container; 0 for all
-	gap         time.Duration // between two kills, on average
-	lasts       time.Duration // how long the fault lasts at least
+	kills       int           // how many pods have their container killed; 0 for all
+	gap         time.Duration // average time between two kills
+	lasts       time.Duration // the fault's minimum duration
 	proxied     bool          // the kubelet's calls go through the proxy
 	answered    bool          // the fault lasts until the containers have successors and a new pod runs
-	// begin begins the fault, and returns what ends it. Pods other than the first are killed then.
+	// begin begins the fault, and returns a function that ends it. Then play kills containers of other pods.
 	begin func(n *node, first container) (end func())
 }
 
-// scenes returns the scenes; how long a pod is stuck is another time in each call.
+// scenes returns the scenes. Each call draws another time for which a pod is stuck.
 func scenes() []scene {
 	const ms, s = time.Millisecond, time.Second
 	return []scene{
 		{name: "crash", gap: 1500 * ms, answered: true},
 		{name: "takeover", title: "kubelet ended and started: ", kills: 2, gap: s, begin: (*node).endKubelet},
 		{name: "frozen", title: "runtime frozen: ", kills: 4, gap: 100 * ms, lasts: *lasts, begin: (*node).freeze},
-		// Less than the 10 s after which containerd retries the deletion, ever more rarely.
+		// The fault is shorter than 10 s, after which containerd retries the deletion.
 		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s,
 			begin: (*node).blockDelete},
 		// The gap is longer than the two seconds between two rounds of the kubelet's housekeeping.
 		{name: "wedge", title: "a container is wedged: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).wedge},
-		{ // some of the calls that hang are given up meanwhile, some are not
+		{ // some of the stuck calls time out during the fault, some do not
 			name: "hang", title: hangs, kills: 5, gap: 500 * ms, lasts: *timeout/2 + rand.N(*timeout),
 			proxied: true, answered: true, begin: (*node).hang,
 		},
@@ -130,8 +130,8 @@ const (
 	alone      = "successors that were created after the end of the container before"
 )
 
-// play measures how a kubelet answers crashes during a fault. Containers that were not killed
-// must stay as they are.
+// play measures how a kubelet handles crashes during a fault. Containers that were not killed must
+// not change.
 func (n *node) play(s scene) {
 	n.start(s.proxied)
 	before := n.await("shows all pods", n.agrees(len(n.names)))
@@ -141,7 +141,7 @@ func (n *node) play(s scene) {
 	}
 	running, err := n.listContainers()
 	n.must(err)
-	for pod, c := range running { // nobody can ask for it while the runtime is frozen or a container wedged
+	for pod, c := range running { // before the fault: a frozen runtime or a stuck container blocks these calls
 		c.pid, err = n.client.Pid(n.t.Context(), c.id)
 		n.must(err)
 		running[pod] = c
@@ -150,7 +150,7 @@ func (n *node) play(s scene) {
 	if s.begin != nil {
 		end = s.begin(n, running[n.names[0]])
 	}
-	defer func() { end() }() // also of a test that fails
+	defer func() { end() }() // even if the test fails
 	for _, pod := range victims {
 		n.wait(s.gap/2 + rand.N(s.gap))
 		killed[pod], err = n.kill(running[pod])
@@ -178,7 +178,7 @@ func (n *node) play(s scene) {
 	for _, pod := range victims {
 		n.measure(s, running[pod].id, killed[pod], created[pod], ended)
 	}
-	n.wait(settle) // what the kubelet wants to restart, it restarts with its first syncs
+	n.wait(settle) // a kubelet restarts containers, if at all, with its first syncs
 	after := n.await("agrees with the runtime", n.agrees(len(n.names)))
 	for _, pod := range n.names {
 		if !n.killed[running[pod].id] {
@@ -191,7 +191,7 @@ func (n *node) play(s scene) {
 	n.judgeSuccessors()
 }
 
-// measure records what followed a crash.
+// measure records the kubelet's reactions to a crash.
 func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	n.add(s.title+successor, created.Sub(killed))
 	if s.begin != nil && !s.answered {
@@ -203,7 +203,7 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	if c, reported := n.exitOf(id); reported {
 		n.add(s.title+"container killed → the runtime's exit event", c.reported.Sub(killed))
 	}
-	// EventedPLEG before 1.37 logs only the second.
+	// EventedPLEG before 1.37 logs only the second line.
 	if at, found := saidAt(n.kubelet.Log(), "ontainer finished", id); found {
 		n.add(s.title+"container killed → the generator reports it", at.Sub(killed))
 	}
@@ -212,7 +212,7 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	}
 }
 
-// endKubelet ends the kubelet as an upgrade would. While none runs, a pod is added and one removed.
+// endKubelet stops the kubelet as an upgrade would. While no kubelet runs, it adds a pod and removes another.
 func (n *node) endKubelet(container) (end func()) {
 	goes := n.addNew("")
 	n.kubelet.Terminate(n.t)
@@ -232,7 +232,7 @@ func (n *node) freeze(container) (end func()) {
 	return func() { n.must(n.daemon.Thaw()) }
 }
 
-// blockDelete has runc hang as it is to delete dead containers. The runtime reports the exits, and
+// blockDelete makes runc block when it deletes dead containers. The runtime reports the exits, but
 // shows the containers as running until they are deleted.
 func (n *node) blockDelete(container) (end func()) {
 	f, err := n.daemon.BlockRunc("delete", "")
@@ -240,8 +240,8 @@ func (n *node) blockDelete(container) (end func()) {
 	return func() { n.must(f.Heal()) }
 }
 
-// wedge has a change of a container's resources hang in runc. containerd then answers no list of
-// containers, sends no event of any, and finishes no creation of one.
+// wedge makes runc block in a change of a container's resources. containerd then lists no containers,
+// sends no container events, and completes no creation of a container.
 func (n *node) wedge(first container) (end func()) {
 	f, err := n.daemon.BlockRunc("update", first.id)
 	n.must(err)
@@ -255,7 +255,7 @@ func (n *node) wedge(first container) (end func()) {
 	for deadline := time.Now().Add(settle); !f.Met(); n.wait(time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.must(f.Heal())
-			n.t.Fatal("the runtime does not run into the fault of runc")
+			n.t.Fatal("the fault in runc does not block the runtime")
 		}
 	}
 	return func() {
@@ -264,11 +264,11 @@ func (n *node) wedge(first container) (end func()) {
 	}
 }
 
-// releasedWithin is the longest time that a pod may take for its own successor when its calls are
-// answered again: the longest time that the library waits between two inspections.
+// releasedWithin limits the time from the end of a pod's fault to its container's successor. The
+// library waits at most that long between two inspections.
 const releasedWithin = 10 * time.Second
 
-// hang kills the container of the first pod, and has the inspections of that pod hang.
+// hang kills the container of the first pod, and blocks the inspections of that pod.
 func (n *node) hang(first container) (end func()) {
 	n.proxy.Block(first.id, first.sandbox)
 	killed, err := n.kill(first)
@@ -280,14 +280,14 @@ func (n *node) hang(first container) (end func()) {
 		took := max(0, n.successor(n.names[0], killed).Sub(answered))
 		n.add(hangs+"its calls are answered again → its own successor created", took)
 		if n.variant.ours() && took > releasedWithin {
-			n.t.Errorf("the pod that stuck has its successor after %v, limit is %v", took, releasedWithin)
+			n.t.Errorf("the stuck pod's container has its successor after %v, the limit is %v", took, releasedWithin)
 		}
 	}
 }
 
 const idleTogether = "idle: CPU of kubelet and runtime together, of each second"
 
-// idle measures the CPU time of kubelet and runtime for a minute in which nothing happens.
+// idle measures the CPU time of kubelet and runtime during an idle minute.
 func (n *node) idle() {
 	n.start(false)
 	n.wait(2 * settle)

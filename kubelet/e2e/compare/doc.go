@@ -1,7 +1,7 @@
-// Package compare measures kubelets on a real containerd, over the same static pods: the released
-// one, its EventedPLEG, and the one on this library, with and without events. It measures what an
-// operator would notice, prints a table, and fails where a kubelet on the library does not do what
-// docs/KUBELET.md promises.
+// Package compare measures kubelets on a real containerd with the same static pods: the released
+// kubelet, with and without EventedPLEG, and the kubelet on this library, with and without events. It
+// measures what an operator would notice, and prints a table. It fails if a kubelet on the library
+// breaks a promise of docs/KUBELET.md.
 //
 //	go run ./kubelet/build && go run ./kubelet/build -stock
 //	cd kubelet/e2e/compare

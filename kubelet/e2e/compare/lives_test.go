@@ -8,15 +8,15 @@ import (
 const (
 	atOnceAlive = 8               // how many of the short-lived pods exist at once
 	restEvery   = 50              // after how many lives the faults end, and everything is compared
-	restLimit   = 3 * time.Minute // for the kubelet then; what crashed is in back-off
+	restLimit   = 3 * time.Minute // limit for that comparison: crashed containers are in back-off
 )
 
-// comeAndGo has pods come and go while containers crash, inspections hang or fail, and kubelet and
-// runtime are killed and restarted. Whenever all that pauses, the kubelet must come to show what the
-// runtime runs.
+// comeAndGo adds and removes pods while containers crash, inspections block or fail, and kubelet and
+// runtime are killed and restarted. Whenever these faults pause, the kubelet must come to agree with
+// the runtime.
 func (n *node) comeAndGo() {
 	n.start(true)
-	// The same history for every kubelet, as far as it is ours to decide.
+	// The fixed seed gives every kubelet the same faults.
 	random := rand.New(rand.NewPCG(1, 2))
 	var alive []string
 	for i := range *lives {
@@ -40,7 +40,7 @@ func (n *node) comeAndGo() {
 	n.judgeSuccessors()
 }
 
-// disturb does what the turn has of mischief.
+// disturb injects the faults of a turn.
 func (n *node) disturb(turn int, pod string) {
 	switch {
 	case turn%50 == 44:
@@ -58,7 +58,7 @@ func (n *node) disturb(turn int, pod string) {
 	running, _ := n.listContainers() // the runtime may have been killed just now
 	c, runs := running[pod]
 	if !runs {
-		return // it has not begun yet, or crashed
+		return // the container has not started yet, or has crashed
 	}
 	switch {
 	case turn%20 == 19:
@@ -69,11 +69,11 @@ func (n *node) disturb(turn int, pod string) {
 		n.proxy.Block(c.id, c.sandbox)
 	case turn%5 == 2:
 		c.pid, _ = n.client.Pid(n.t.Context(), c.id)
-		_, _ = n.kill(c) // it may have ended meanwhile
+		_, _ = n.kill(c) // the container may have ended meanwhile
 	}
 }
 
-// rest ends the faults, and measures until the kubelet agrees with the runtime about so many pods.
+// rest ends the faults, and measures until the kubelet and the runtime agree about count pods.
 func (n *node) rest(count int) {
 	const kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
 	n.proxy.Release()
@@ -85,7 +85,7 @@ func (n *node) rest(count int) {
 		return agrees(shown)
 	})
 	running, err := n.listContainers()
-	n.tally(kind, as, "wanted are %d pods; the kubelet shows %v, the runtime runs %v (%v)", count, shown, running, err)
+	n.tally(kind, as, "want %d pods; the kubelet shows %v, the runtime runs %v (%v)", count, shown, running, err)
 	if as {
 		n.add(kind, time.Since(began))
 	}

@@ -27,15 +27,15 @@ import (
 const (
 	labelPod = "io.kubernetes.pod.name" // on the kubelet's containers and sandboxes
 	nodeName = "node"                   // the kubelet appends it to the names of static pods
-	// settle is how long a kubelet is left alone after its pods run, for its first syncs.
+	// settle is how long tests wait for a kubelet's first syncs after its pods run.
 	settle = 3 * time.Second
 )
 
-// patience is the longest time that a test waits for anything: two calls of the released kubelet that
-// hang one after the other, and a machine that others use.
+// patience limits every wait of a test. It allows for two stuck calls of the released kubelet in a row,
+// on a busy machine.
 func patience() time.Duration { return time.Minute + 3**timeout }
 
-// node is a runtime, a proxy for it, and static pods, which kubelets of one variant run in turn.
+// node has a runtime, a proxy for it, and static pods. Kubelets of one variant run on it in turn.
 type node struct {
 	t       *testing.T
 	results *results
@@ -46,25 +46,25 @@ type node struct {
 	options kubelet.Options
 	kubelet *kubelet.Kubelet // nil before the first
 	names   []string         // of the pods that stay
-	added   int              // pods that come and go
-	killed  map[string]bool  // containers, under the kubelet that runs
+	added   int              // number of temporary pods
+	killed  map[string]bool  // containers killed under the present kubelet
 
 	mu      sync.Mutex
-	book    []container   // what the runtime has reported, as it was first reported; guarded by mu
+	book    []container   // containers in the order of the runtime's first reports; guarded by mu
 	changed chan struct{} // closed at the next report; guarded by mu
-	judged  int           // how many of book judgeSuccessors has seen
+	judged  int           // how many entries of book judgeSuccessors has seen
 }
 
-// container is what the runtime reports of a container. Its times are zero until then.
+// container is what the runtime reports of a container. Times are zero until they are reported.
 type container struct {
 	id, sandbox, pod string
 	pid              int
 	creation         time.Time // when its creation began
 	created, started time.Time // by CRI's events
-	ended, reported  time.Time // its end by the exit event, and when that event came
+	ended, reported  time.Time // the end in the exit event, and when that event came
 }
 
-// state is the running container of a pod as the kubelet shows it.
+// state is a pod's running container in the kubelet's status.
 type state struct {
 	id       string
 	restarts int
@@ -118,7 +118,7 @@ func (n *node) wait(d time.Duration) {
 	n.must(measure.Wait(n.t.Context(), d))
 }
 
-// note keeps a report of a container.
+// note applies a report to a container in book.
 func (n *node) note(id string, report func(*container)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -131,7 +131,7 @@ func (n *node) note(id string, report func(*container)) {
 	n.changed = make(chan struct{})
 }
 
-// watch keeps the runtime's events, over a connection of its own.
+// watch notes the runtime's events, over its own connection.
 func (n *node) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -161,7 +161,7 @@ func (c *container) take(e *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// watchExits keeps the runtime's exit events.
+// watchExits notes the runtime's exit events.
 func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 	for ctx.Err() == nil {
 		_ = source.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) {
@@ -175,7 +175,7 @@ func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 	}
 }
 
-// find returns the first container that is as wanted, as soon as the runtime has reported one.
+// find waits until the runtime has reported a wanted container, and returns the first.
 func (n *node) find(limit time.Duration, wanted func(container) bool) (c container, found bool) {
 	deadline := time.After(limit)
 	for {
@@ -199,7 +199,7 @@ func (n *node) find(limit time.Duration, wanted func(container) bool) (c contain
 	}
 }
 
-// successor returns when a container was created in a pod, after a time.
+// successor returns when the first container after this time was created in a pod.
 func (n *node) successor(pod string, after time.Time) time.Time {
 	n.t.Helper()
 	c, found := n.find(patience(), func(c container) bool { return c.pod == pod && c.created.After(after) })
@@ -209,9 +209,9 @@ func (n *node) successor(pod string, after time.Time) time.Time {
 	return c.created
 }
 
-// judgeSuccessors counts the containers that were created after the end of the container before them
-// in their pod. A container that had not started is left out: if kubelet or runtime are killed
-// meanwhile, every kubelet makes another.
+// judgeSuccessors counts the containers that were created after their predecessor's end. It leaves out
+// predecessors that had not started: if kubelet or runtime are killed then, every kubelet creates
+// another.
 func (n *node) judgeSuccessors() {
 	n.mu.Lock()
 	all, judged := slices.Clone(n.book), n.judged
@@ -240,9 +240,9 @@ func (n *node) judgeSuccessors() {
 	}
 }
 
-// endOf returns when a container that has a successor ended: zero if the runtime does not know. While
-// the runtime does not run it reports no exits; then its status counts. containerd forgets an end if
-// it is killed as it deletes the task. A container that runs has not ended before now.
+// endOf returns when a container with a successor ended, or zero if the runtime does not know. If no
+// exit event came, because the runtime was down, its status counts. containerd forgets an end if it is
+// killed while it deletes the task. For a running container, endOf returns the present.
 func (n *node) endOf(id string) time.Time {
 	if c, reported := n.exitOf(id); reported {
 		return c.ended
@@ -259,12 +259,12 @@ func (n *node) endOf(id string) time.Time {
 	return time.Unix(0, r.Status.FinishedAt)
 }
 
-// exitOf returns a container once its exit event has come.
+// exitOf waits for the exit event of a container, up to settle.
 func (n *node) exitOf(id string) (c container, reported bool) {
 	return n.find(settle, func(c container) bool { return c.id == id && !c.reported.IsZero() })
 }
 
-// start has another kubelet take over from the one before, which is killed.
+// start kills the kubelet, if one runs, and starts another.
 func (n *node) start(proxied bool) {
 	n.options.Changes = map[string]any{
 		"runtimeRequestTimeout": timeout.String(), "maxPods": 500, "oomScoreAdj": 0, "featureGates": n.variant.gates,
@@ -292,13 +292,13 @@ func (n *node) launch() {
 // killKubelet ends the kubelet as a crash would. Its pods run on.
 func (n *node) killKubelet() {
 	if n.kubelet != nil {
-		_ = syscall.Kill(n.kubelet.Pid(), syscall.SIGKILL) // it may have ended by itself
-		n.kubelet.Terminate(n.t)                           // returns when it has ended
+		_ = syscall.Kill(n.kubelet.Pid(), syscall.SIGKILL) // the kubelet may have ended by itself
+		n.kubelet.Terminate(n.t)                           // returns when the kubelet has ended
 	}
 }
 
-// revive starts the kubelet again if it has ended by itself, as an init system would: a kubelet that
-// finds no runtime at its start does.
+// revive restarts the kubelet, as an init system would, if it has ended by itself. It does so if it
+// finds no runtime at its start.
 func (n *node) revive() {
 	if syscall.Kill(n.kubelet.Pid(), 0) != nil {
 		n.t.Log("the kubelet has ended, and is started again")
@@ -312,7 +312,7 @@ func (n *node) addSleeper(name string) string {
 	return name
 }
 
-// next returns the name of a pod that is to come and go.
+// next returns the name of the next temporary pod.
 func (n *node) next() string {
 	n.added++
 	return fmt.Sprintf("new%03d", n.added)
@@ -333,7 +333,7 @@ func (n *node) remove(name string) {
 	n.must(os.Remove(n.options.Manifest(name)))
 }
 
-// kill kills a container and returns when.
+// kill kills a container and returns the time.
 func (n *node) kill(c container) (at time.Time, err error) {
 	n.killed[c.id] = true
 	at = time.Now()
@@ -359,7 +359,7 @@ func (n *node) listContainers() (map[string]container, error) {
 
 func withoutNode(pod string) string { return strings.TrimSuffix(pod, "-"+nodeName) }
 
-// await returns the running containers that the kubelet shows, by pod, when they are as wanted.
+// await waits until the running containers in the kubelet's status are as wanted, and returns them by pod.
 func (n *node) await(what string, wanted func(shown map[string]state) bool) map[string]state {
 	n.t.Helper()
 	shown, as := n.awaitFor(patience(), wanted)
@@ -372,7 +372,7 @@ func (n *node) await(what string, wanted func(shown map[string]state) bool) map[
 
 func (n *node) awaitFor(limit time.Duration, wanted func(map[string]state) bool) (shown map[string]state, as bool) {
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); n.wait(20 * time.Millisecond) {
-		pods, err := n.kubelet.Pods(n.t.Context()) // it may just have been started
+		pods, err := n.kubelet.Pods(n.t.Context()) // the kubelet may just have started
 		shown = make(map[string]state)
 		for _, p := range pods.Items {
 			for _, s := range p.Status.ContainerStatuses {
@@ -389,7 +389,7 @@ func (n *node) awaitFor(limit time.Duration, wanted func(map[string]state) bool)
 	return shown, false
 }
 
-// agrees returns whether the kubelet shows what the runtime runs: so many pods, with the same containers.
+// agrees reports whether the kubelet and the runtime have the same containers, in count pods.
 func (n *node) agrees(count int) func(shown map[string]state) bool {
 	return func(shown map[string]state) bool {
 		running, err := n.listContainers()
@@ -398,13 +398,13 @@ func (n *node) agrees(count int) func(shown map[string]state) bool {
 	}
 }
 
-// saidAt returns the time of the first line of a kubelet's log that has all of some words.
+// saidAt returns the time of the first line of a kubelet's log that has all these words.
 func saidAt(log string, words ...string) (at time.Time, found bool) {
 	for line := range strings.Lines(log) {
 		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 			continue
 		}
-		// Lines begin with level and day, and the local time.
+		// Lines begin with the level, the day and the local time.
 		if fields := strings.Fields(line); len(fields) > 1 && len(fields[0]) == len("I0102") {
 			stamp := fmt.Sprint(time.Now().Year(), fields[0][1:], " ", fields[1])
 			if at, err := time.ParseInLocation("20060102 15:04:05.000000", stamp, time.Local); err == nil {
@@ -415,8 +415,8 @@ func saidAt(log string, words ...string) (at time.Time, found bool) {
 	return time.Time{}, false
 }
 
-// health returns what the kubelet answers at /healthz, and the last log line about an unhealthy
-// generator, other than before its first list.
+// health returns the kubelet's answer at /healthz, and its last log line about an unhealthy generator
+// after the first list.
 func (n *node) health() string {
 	answer, err := n.kubelet.Get(n.t.Context(), "/healthz")
 	var last string
@@ -428,11 +428,11 @@ func (n *node) health() string {
 	return fmt.Sprintf("%.20q (%v), not healthy: %q", answer, err, last)
 }
 
-// checkBackOff fails the test if the kubelet has had a container in back-off. How soon its successor
-// was created would then be the back-off's time.
+// checkBackOff fails the test if a container was in back-off. Otherwise the test would measure the
+// back-off instead of the kubelet.
 func (n *node) checkBackOff() {
 	if _, after, found := strings.Cut(n.kubelet.Log(), "CrashLoopBackOff: "); found {
-		n.t.Fatalf("a container was in back-off, which was not to crash twice: %.200s", after)
+		n.t.Fatalf("a container was in back-off, although none should crash twice: %.200s", after)
 	}
 }
 
@@ -457,7 +457,7 @@ func (n *node) add(kind string, d time.Duration) {
 	n.results.outcome(n.variant.name, kind).add(d)
 }
 
-// tally records whether something was as it should be. If not, a kubelet on the library fails the test.
+// tally records whether a check succeeded. If it did not, a kubelet on the library fails the test.
 func (n *node) tally(kind string, as bool, format string, args ...any) {
 	n.t.Helper()
 	o := n.results.outcome(n.variant.name, kind)

@@ -17,19 +17,19 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// results are what was measured, as it is in the file.
+// results are the measurements, in the form of the file.
 type results struct {
 	Runs     []string   `json:"runs"`
 	Outcomes []*outcome `json:"outcomes"`
 }
 
-// outcome is what was measured of one kind under one kubelet.
+// outcome has the measurements of one kind with one kubelet.
 type outcome struct {
 	Kind    string `json:"kind"`
 	Kubelet string `json:"kubelet"`
-	Samples string `json:"milliseconds,omitempty"` // with spaces between, which keeps the file short
-	Hits    int    `json:"hits,omitempty"`         // how often it was as it should be
-	All     int    `json:"all,omitempty"`          // of how often
+	Samples string `json:"milliseconds,omitempty"` // separated by spaces, which keeps the file short
+	Hits    int    `json:"hits,omitempty"`         // number of checks that succeeded
+	All     int    `json:"all,omitempty"`          // number of checks
 }
 
 func (o *outcome) add(d time.Duration) {
@@ -45,7 +45,7 @@ func (o *outcome) quantile(q float64) time.Duration {
 	return samples.Quantile(q)
 }
 
-// readResults returns what is in a file; nothing if there is no file.
+// readResults returns the results in a file, or empty results if there is no file.
 func readResults(path string) (*results, error) {
 	r := &results{}
 	content, err := os.ReadFile(path)
@@ -55,7 +55,7 @@ func readResults(path string) (*results, error) {
 	return r, errors.Join(err, json.Unmarshal(content, r))
 }
 
-// begin notes that a run begins.
+// begin notes the start of a run.
 func (r *results) begin() {
 	r.Runs = append(r.Runs, fmt.Sprintf("%s, `go test %s`, %d CPUs; load average of a minute %s before",
 		time.Now().UTC().Format("2006-01-02 15:04"), strings.Join(os.Args[1:], " "), runtime.NumCPU(), loadAverage()))
@@ -77,7 +77,7 @@ func (r *results) write(path string) error {
 	return errors.Join(e.Encode(r), os.WriteFile(path, content.Bytes(), 0o644))
 }
 
-// outcome returns what was measured of a kind under a kubelet, to be added to.
+// outcome returns the outcome of a kind with a kubelet, for the caller to add to.
 func (r *results) outcome(kubelet, kind string) *outcome {
 	for _, o := range r.Outcomes {
 		if o.Kubelet == kubelet && o.Kind == kind {
@@ -89,8 +89,8 @@ func (r *results) outcome(kubelet, kind string) *outcome {
 	return o
 }
 
-// table has, in each cell, median, 90th percentile and number of samples, and how often something was
-// as it should be.
+// table returns a table. Each cell has the median, the 90th percentile and the number of samples, or
+// how many checks succeeded.
 func (r *results) table() string {
 	var rows []string
 	cells := make(map[[2]string]string)
@@ -135,8 +135,8 @@ func show(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// check returns what a kubelet on the library misses beside another, on a machine that does nothing
-// else: a quantile of a kind is at most so many times the other's.
+// check returns an error if a kubelet on the library exceeds a limit: a quantile of a kind is at most
+// this many times the other kubelet's. The machine must do nothing else.
 func (r *results) check() error {
 	var errs []error
 	for _, l := range []struct {
@@ -147,7 +147,7 @@ func (r *results) check() error {
 		{successor, "ours", "stock, EventedPLEG", 0.5, 0.6},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.5, 1.1},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.9, 1.1},
-		// A minute of CPU time differs by that much between two runs of one kubelet.
+		// Between two runs of one kubelet, the CPU time of a minute differs by this factor.
 		{idleTogether, "ours", "stock", 0.5, 1.05},
 	} {
 		ours, theirs := r.outcome(l.ours, l.kind).quantile(l.quantile), r.outcome(l.theirs, l.kind).quantile(l.quantile)
@@ -159,7 +159,7 @@ func (r *results) check() error {
 	return errors.Join(errs...)
 }
 
-// TestCheck shows what a limit beside another kubelet refuses.
+// TestCheck shows which results check refuses.
 func TestCheck(t *testing.T) {
 	for ours, want := range map[time.Duration]bool{100 * time.Millisecond: true, 101 * time.Millisecond: false} {
 		r := &results{}
@@ -171,8 +171,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestSamples reads the samples in the documents, and shows that they are the same when they were
-// written and read.
+// TestSamples shows that the samples in the documents are the same after they are written and read
+// again.
 func TestSamples(t *testing.T) {
 	r, err := readResults(filepath.Join("..", "..", "..", "..", "docs", "bench", "kubelet.json"))
 	if err != nil {
@@ -181,7 +181,7 @@ func TestSamples(t *testing.T) {
 	const row = "| container killed → successor created | 617 ms / 866 ms (20) | 55 ms / 66 ms (60) | " +
 		"59 ms / 66 ms (60) | 19 ms / 28 ms (60) |  |\n"
 	if !strings.Contains(r.table(), row) {
-		t.Errorf("the table is\n%s, wanted is\n%s", r.table(), row)
+		t.Errorf("the table is\n%s, want\n%s", r.table(), row)
 	}
 	path := filepath.Join(t.TempDir(), "samples.json")
 	if err := r.write(path); err != nil {
@@ -189,11 +189,11 @@ func TestSamples(t *testing.T) {
 	}
 	again, err := readResults(path)
 	if err != nil || again.table() != r.table() {
-		t.Errorf("read again they are\n%s (%v), they were\n%s", again.table(), err, r.table())
+		t.Errorf("after writing and reading they are\n%s (%v), want\n%s", again.table(), err, r.table())
 	}
 }
 
-// TestLog shows what is read from a kubelet's log.
+// TestLog shows how the tests read a kubelet's log.
 func TestLog(t *testing.T) {
 	log := "a line of another form about b\n" +
 		`I0203 04:05:06.000007      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of a"` + "\n" +
@@ -201,9 +201,9 @@ func TestLog(t *testing.T) {
 		`I0203 04:05:06.000009      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of b"` + "\n"
 	want := time.Date(time.Now().Year(), 2, 3, 4, 5, 6, 8000, time.Local)
 	if at, found := saidAt(log, "SyncLoop", "of b"); !found || !at.Equal(want) {
-		t.Errorf("it was said %t, at %v", found, at)
+		t.Errorf("the line was found: %t, at %v", found, at)
 	}
 	if _, found := saidAt(log, "SyncLoop", "of c"); found {
-		t.Error("what was not said is found")
+		t.Error("a missing line was found")
 	}
 }

@@ -1,4 +1,4 @@
-// Package tenpods has the test that a kubelet on the library does a kubelet's work: ten static
-// pods on a real containerd. It runs the kubelets of one release, which kubelet/build
-// has built; make kubelets runs it for all.
+// Package tenpods tests that a kubelet on the library works: it runs ten static pods on a
+// real containerd. It uses the kubelets of one release, which kubelet/build has built;
+// make kubelets tests all releases.
 package tenpods

@@ -13,7 +13,7 @@ import (
 
 var ends = flag.Int("ends", 12, "how many containers TestEndsReadOnce has end, under each kubelet")
 
-// endings are how containers end, and how the kubelet is to show it.
+// endings are ways in which containers end, and the status that the kubelet must show.
 var endings = []struct {
 	name, policy, script string
 	code                 int
@@ -25,17 +25,18 @@ var endings = []struct {
 	{"oom", "Never", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", 137, "OOMKilled", ""},
 }
 
-// once is what the scripts begin with: a container that was restarted sleeps.
+// once begins every script: a restarted container only sleeps.
 const once = "test -e /once/begun && sleep 1000000; > /once/begun; sleep 1; "
 
-// terminated is the end of a container as the kubelet shows it.
+// terminated is the end of a container in the kubelet's status.
 type terminated struct {
 	ExitCode                     int
 	Reason, Message, ContainerID string
 }
 
-// TestEndsReadOnce reads how containers end at the first status that shows it, as a program does which
-// waits for a result: code, reason and termination message are there, as on the released kubelet.
+// TestEndsReadOnce reads the end of a container from the first status that shows it, as a program does
+// that waits for a result. The status must have code, reason and termination message, as with the
+// released kubelet.
 func TestEndsReadOnce(t *testing.T) {
 	for _, program := range []string{"kubelet", "stock"} {
 		t.Run(program, func(t *testing.T) { endsReadOnce(t, program) })
@@ -83,7 +84,7 @@ func endsReadOnce(t *testing.T, program string) {
 			t.Fatalf("%d of %d ends were read", len(read), len(want))
 		}
 		if err != nil || json.Unmarshal(answer, &list) != nil {
-			continue // it has just been started
+			continue // the kubelet has just started
 		}
 		for _, p := range list.Items {
 			for _, s := range p.Status.ContainerStatuses {

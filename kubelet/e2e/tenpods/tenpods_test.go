@@ -30,12 +30,12 @@ func TestMain(m *testing.M) {
 const (
 	nodeName = "node"
 	patience = time.Minute
-	// settle is how long containers are watched after a kubelet has taken them over. What it wants
-	// to restart, it restarts with its first syncs.
+	// settle is how long the test watches containers after a kubelet has taken them over. A kubelet
+	// restarts containers, if at all, with its first syncs.
 	settle = 5 * time.Second
 )
 
-// state is a pod's container as the kubelet shows it.
+// state is a pod's container in the kubelet's status.
 type state struct {
 	id       string
 	restarts int
@@ -89,7 +89,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// add writes the manifest of a pod with a probe that fails while there is a file /sick.
+// add writes the manifest of a pod. Its probe fails while the file /sick exists.
 func (n *node) add(name, probe string) {
 	n.t.Helper()
 	n.must(n.options.WriteManifest(name, testnode.StaticPod(name, map[string]any{probe: map[string]any{
@@ -98,7 +98,7 @@ func (n *node) add(name, probe string) {
 	}})))
 }
 
-// run has a kubelet take the place of the one before.
+// run replaces the kubelet by another.
 func (n *node) run(program string) {
 	n.t.Helper()
 	if n.kubelet != nil {
@@ -108,7 +108,7 @@ func (n *node) run(program string) {
 	n.kubelet = kubelet.Run(n.t, n.options)
 }
 
-// pods returns the running containers of the pods, as the kubelet shows them.
+// pods returns the running containers of the pods from the kubelet's status.
 func (n *node) pods(ctx context.Context) (map[string]state, error) {
 	list, err := n.kubelet.Pods(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (n *node) pods(ctx context.Context) (map[string]state, error) {
 	return pods, nil
 }
 
-// await returns the pods when they are as wanted, and fails the test if they do not become so.
+// await waits until the pods are as wanted, and returns them. If they never are, it fails the test.
 func (n *node) await(what string, wanted func(map[string]state) bool) map[string]state {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
@@ -140,13 +140,13 @@ func (n *node) await(what string, wanted func(map[string]state) bool) map[string
 		}
 		select {
 		case <-ctx.Done():
-			n.t.Fatalf("not seen: %s; there are %+v, %v", what, pods, err)
+			n.t.Fatalf("%s: not within the limit; the pods are %+v, %v", what, pods, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// awaitReady returns the pods when all run, are ready, and have been restarted so often.
+// awaitReady waits until all pods run, are ready, and have this many restarts, and returns them.
 func (n *node) awaitReady(what string, restarts func(i int) int) map[string]state {
 	n.t.Helper()
 	return n.await(what, func(pods map[string]state) bool {
@@ -173,8 +173,8 @@ func (n *node) sick(s state) string {
 	return fmt.Sprintf("/proc/%d/root/sick", n.pid(s))
 }
 
-// TestTenPods has a kubelet on the library run ten pods, whose containers crash or are found
-// sick, hands them to the released kubelet and back twice, and removes them.
+// TestTenPods runs ten pods with a kubelet on the library. Their containers crash or fail their probes.
+// Twice, the released kubelet takes the pods over and hands them back. Then they are removed.
 func TestTenPods(t *testing.T) {
 	n := newNode(t)
 	n.run("kubelet")

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// controlPlane serves at the address and the port of a program's health, until it is told to end.
+// controlPlane serves a program's health at its address and port, until the process gets a signal.
 func controlPlane(name string) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
@@ -31,9 +31,9 @@ func controlPlane(name string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// What a probe does not know about a certificate it does not mind.
+	// Probes accept any certificate.
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	_ = server.Listener.Close() // it has another
+	_ = server.Listener.Close() // the server gets another listener
 	server.Listener = listener
 	if name == "etcd" {
 		server.Start()

@@ -1,11 +1,11 @@
-// Command app is what the pods of the tests run: a server whose health changes as its
-// arguments say.
+// Command app is the program of the tests' pods: a server. Its arguments control its health.
 //
 //	app PORT [for=DURATION] [after=DURATION] [flap=DURATION] [grpc]
 //
-// It serves from after on; it is healthy until for is over, and changes every flap.
+// It begins to serve after the duration after. It is healthy for the duration for, or changes
+// its health every flap.
 //
-// Under the name of a program that kubeadm runs it serves what that program's probes ask for.
+// Under the name of a program that kubeadm runs, it answers that program's probes.
 package main
 
 import (

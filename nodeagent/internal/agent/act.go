@@ -18,10 +18,10 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// leastGrace is what a container gets to end in, even if its preStop hook has used up the grace period.
+// leastGrace is a container's minimum time to end, even if its preStop hook has used up the grace period.
 const leastGrace = 2 * time.Second
 
-// act does the first thing of a plan that can be done, and reports whether it did anything.
+// act does the first possible action of a plan, and reports whether it did anything.
 func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) {
 	if !view.Unwanted && slices.ContainsFunc(view.Seen.ContainerStatuses, view.Unsettled) {
 		if !view.Now.Before(w.askAgain) {
@@ -37,12 +37,12 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
 		return true, w.end(ctx, view, a)
 	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
-		// The events of one that failed, or is not as it should be, are no reason to try again.
+		// Events of a sandbox that failed, or that is wrong, must not lead to another attempt at once.
 		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
 		if err = w.Runtime.PrepareVolumes(view.Pod); err != nil {
-			return false, err // it waits without a sandbox, as in the kubelet
+			return false, err // the pod waits without a sandbox, as in the kubelet
 		}
 		_, err = w.Runtime.RunPodSandbox(ctx, view.Pod, a.Attempt)
 		w.sandboxes.Next("", time.Now())
@@ -56,7 +56,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		}
 	}
 	if view.Unwanted {
-		// Should this process die now, the next must not take its status for that of a pod that is wanted again.
+		// If this process dies now, the next agent must not find the pod's status and use it for a new pod.
 		w.note(func() { w.hidden = true })
 		if err = w.status.remove(view.Pod); err != nil {
 			return false, err
@@ -79,7 +79,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	return false, err
 }
 
-// end ends what a plan says, step by step. What has been ended before needs a while until it is seen to have ended.
+// end ends the containers and sandboxes of a plan, step by step. Their ends become visible only after a while.
 func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err error) {
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
@@ -89,10 +89,10 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 		}
 	}
 	if w.ended.HasAll(ids...) {
-		w.ended.Delete(ids...) // it is ended again the next time
+		w.ended.Delete(ids...) // the next sync ends them again
 		return errLives
 	}
-	w.publish() // what is interrupted: should this process die now, the next one must know
+	w.publish() // with interrupted: if this process dies now, the next agent needs it
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
@@ -111,7 +111,7 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 	return err
 }
 
-// kill runs a container's preStop hook and ends it within the grace period, which has begun at a time.
+// kill runs a container's preStop hook and ends the container. The grace period began at began.
 func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
 	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
 	over := began.Add(plan.Grace(pod, k.Probe))
@@ -132,7 +132,7 @@ func (w *worker) target(c *v1.Container, id string) handler.Target {
 	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).Status.PodIP}
 }
 
-// remove removes what a pod leaves behind, with the logs.
+// remove removes a pod's dead containers and sandboxes, with their logs.
 func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err error) {
 	for _, s := range a.Remove {
 		err = errors.Join(err, w.Runtime.RemoveContainer(ctx, s.ID.ID),
@@ -149,18 +149,18 @@ func (w *worker) waits(c *v1.Container, reason, message string) {
 	w.note(func() { w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message} })
 }
 
-// start starts a container, unless it must wait: then the pod is synced again.
+// start starts a container. If the container must wait, start plans another sync of the pod.
 func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (did bool, err error) {
 	created := view.Active(c.Name)
 	found := created != nil && created.State == pleg.ContainerStateCreated
 	if found && created.Hash != view.Hash(c) {
-		// Its start by an earlier agent may be under way still. Then it cannot be removed, and will be seen to run.
+		// An earlier agent's start may still run. Then the removal fails, and the container will run.
 		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
 	}
 	pod, key := view.Pod, fmt.Sprintf("%s/%x", c.Name, view.Hash(c))
 	crashed := view.Crashed(c, w.ended)
 	if w.crashes.IsInBackOffSince(key, crashed) {
-		clear(w.ended) // what waits counts too
+		clear(w.ended) // a waiting container counts too
 		backoff := w.crashes.Get(key)
 		w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
 			backoff, c.Name, pod.Name, pod.Namespace, pod.UID))
@@ -179,11 +179,11 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.crashes.Next(key, crashed)
 	}
 	sandbox := view.Seen.SandboxStatuses[0]
-	// One that was created and never ran is used, not replaced: its restart count would go with it.
+	// A created container that never ran is used: with its removal, its restart count would be lost.
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c)}
 		withIPs := *pod
-		withIPs.Status = w.status.get(w.uid).Status // which has been published since the sandbox was seen
+		withIPs.Status = w.status.get(w.uid).Status // published after the sandbox was inspected
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &withIPs, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
@@ -205,7 +205,7 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	return true, w.postStart(ctx, pod, c, created.ID.ID)
 }
 
-// postStart runs the hook of a container that has started, and ends the container if it fails.
+// postStart runs the hook of a started container, and ends the container if the hook fails.
 func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) error {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil

@@ -1,6 +1,6 @@
-// Package agent runs pods, and is the part to read for the library: the rest of the agent is Kubernetes'. A loop gives
-// pods to workers; it never waits for the runtime. Each pod has a worker of package podworkers, which looks at it, does
-// one thing, and looks again. What is published of a pod is what the library's cache has of it.
+// Package agent runs pods. It shows how to use the library; the other packages implement Kubernetes. A loop assigns
+// pods to workers and never waits for the runtime. A worker of package podworkers reads its pod's status, does one
+// thing, and reads again. A pod's published status comes from the library's cache.
 package agent
 
 import (
@@ -30,29 +30,29 @@ import (
 )
 
 const (
-	// The agent looks for what nobody wants any more, and asks the runtime whether it is ready, as often as this.
+	// How often the agent looks for unwanted pods, and how often it asks whether the runtime is ready.
 	housekeepingPeriod, readyPeriod = 2 * time.Second, 2 * time.Second
-	// sickPause is the wait of a loop that does nothing because the runtime is sick.
+	// sickPause is how long a loop waits before it checks a sick runtime again.
 	sickPause = 100 * time.Millisecond
-	// patience is for how long that is nothing to speak of: the first list takes a moment.
+	// patience is how long the runtime may be sick before the agent logs it: the first list takes a moment.
 	patience = time.Second
 )
 
-// Config is what an Agent needs.
+// Config configures an Agent.
 type Config struct {
-	// Reader is the runtime as the library reads it, Runtime is for everything else.
+	// Reader is the runtime for the library, Runtime is for everything else.
 	Reader  pleg.Runtime
 	Runtime *runtime.Client
 	// NodeName is the node's name in the metrics; empty for none. NodeIP is the address of pods on the host's network.
 	NodeName, NodeIP string
-	// Sink is where statuses go; Adopted are those that an agent before this one wrote.
+	// Sink receives statuses. Adopted are the pods that an earlier agent wrote.
 	Sink    Sink
 	Adopted []*v1.Pod
 	// OnStatus is called with every new status.
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
-	// Clock is the clock of what is seen and done.
+	// Clock is the clock for everything.
 	Clock clock.Clock
 }
 
@@ -65,10 +65,10 @@ type Agent struct {
 	status    *published
 	pods      *podworkers.Workers // set by Run
 	changed   chan struct{}       // capacity 1: the loop has something to do
-	joined    sync.WaitGroup      // all goroutines but the workers'
+	joined    sync.WaitGroup      // all goroutines except the workers'
 
 	mu       sync.Mutex
-	notReady error                 // why the runtime is not; guarded by mu
+	notReady error                 // why the runtime is not ready; guarded by mu
 	wanted   map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
 	workers  map[types.UID]*worker // guarded by mu
 }
@@ -80,14 +80,14 @@ func New(config Config) *Agent {
 	a.generator = pleg.New(a.Reader, pleg.WithCache(a.cache), pleg.WithClock(a.Clock),
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
 	a.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "Always 1.",
-		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 })) // kubernetes-mixin joins with it
+		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 })) // for joins of kubernetes-mixin
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
 	a.probes = &prober.Manager{Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go,
 		Logger: a.Logger}
 	return a
 }
 
-// SetPods has these pods run and no others. It may be called at any time.
+// SetPods sets the pods that run; others end. It may be called at any time.
 func (a *Agent) SetPods(pods []*v1.Pod) {
 	wanted := make(map[types.UID]*v1.Pod, len(pods))
 	for _, pod := range pods {
@@ -99,7 +99,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.reconcile()
 }
 
-// reconcile has the loop compare the wanted pods with the workers, soon.
+// reconcile makes the loop compare the wanted pods with the workers soon.
 func (a *Agent) reconcile() {
 	select {
 	case a.changed <- struct{}{}:
@@ -107,7 +107,8 @@ func (a *Agent) reconcile() {
 	}
 }
 
-// Run runs the pods until ctx ends, once. When it returns, the agent's goroutines have ended, and the pods run on.
+// Run runs the pods until ctx ends. It is called once. When it returns, the agent's goroutines have ended; the pods
+// continue to run.
 func (a *Agent) Run(ctx context.Context) {
 	a.pods = podworkers.New(a.generator, podworkers.Options{Sync: a.sync, OnError: a.syncFailed})
 	wake := func(event *pleg.PodLifecycleEvent) { a.pods.Wake(event.ID) }
@@ -124,7 +125,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.generator.Stop()
 }
 
-// loop gives pods to workers until ctx ends. While the runtime is sick it does nothing, and looks again after a pause.
+// loop assigns pods to workers until ctx ends. While the runtime is sick, it only checks again after each sickPause.
 func (a *Agent) loop(ctx context.Context) {
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
@@ -140,12 +141,12 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// reconcileLocked gives every wanted pod a worker, and has the workers of others remove theirs. A pod waits until one
-// of its name or its UID is gone. Then it looks for pods that nobody wants, in the runtime and on disk. One with names
-// that no manifest may have is left alone: its files could be anywhere.
+// reconcileLocked gives every wanted pod a worker, and makes the workers of other pods remove them. A new pod waits
+// until an old pod with its name or UID is gone. Then reconcileLocked looks for unwanted pods in the runtime and on
+// disk. It ignores pods with names that no manifest may have: their files could be anywhere.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
-		return // not all is known
+		return // not everything is known yet
 	}
 	names, exists := map[klog.ObjectRef]types.UID{}, sets.KeySet(a.wanted)
 	for uid, w := range a.workers {
@@ -188,7 +189,7 @@ func (a *Agent) reconcileLocked(ctx context.Context) {
 	}
 }
 
-// awaitHealth returns true once pods can be synced, false if ctx ends before.
+// awaitHealth returns true once pods can be synced, or false if ctx ends first.
 func (a *Agent) awaitHealth(ctx context.Context) bool {
 	complaint := time.AfterFunc(patience, func() { a.Logger.Error(a.sick(), "Pods are not synced") })
 	err := wait.PollUntilContextCancel(ctx, sickPause, true,
@@ -199,18 +200,18 @@ func (a *Agent) awaitHealth(ctx context.Context) bool {
 	return err == nil
 }
 
-// probed passes a result of a probe on, to the status and to the worker.
+// probed publishes a probe's result, and wakes the worker.
 func (a *Agent) probed(uid types.UID) {
 	a.mu.Lock()
 	w := a.workers[uid]
 	a.mu.Unlock()
-	if w != nil { // it may have ended meanwhile
+	if w != nil { // the worker may have ended meanwhile
 		w.publish()
 		a.pods.Wake(uid)
 	}
 }
 
-// watchRuntime asks the runtime now and then whether it is ready, until ctx ends.
+// watchRuntime asks every readyPeriod whether the runtime is ready, until ctx ends.
 func (a *Agent) watchRuntime(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := a.Runtime.Ready(ctx)
@@ -220,7 +221,7 @@ func (a *Agent) watchRuntime(ctx context.Context) {
 	}, readyPeriod)
 }
 
-// sick returns why pods cannot be synced, in the words of the health check; nil if they can.
+// sick returns nil if pods can be synced, or else the error of the health check.
 func (a *Agent) sick() error {
 	if healthy, why := a.generator.Healthy(); !healthy {
 		return why

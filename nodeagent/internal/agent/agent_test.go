@@ -20,8 +20,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// An agent that starts again adopts what runs: containers, restart counts, start times and
-// readiness stay as they are.
+// A restarted agent adopts running pods: containers, restart counts, start times and readiness
+// do not change.
 func TestAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", `  containers:
@@ -52,7 +52,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// What an agent that was killed left half done is completed, and nothing runs twice.
+// After a kill, the next agent completes what was half done, and nothing runs twice.
 func TestAdoptionOfHalfAPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		heal := n.server.Block("StartContainer", "")
@@ -69,8 +69,8 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 	})
 }
 
-// After the clock was set back, a container has an earlier time than its predecessor. It is still replaced when it
-// ends, with the next attempt.
+// After the clock was set back, a container has an earlier time than its predecessor. When it ends, the agent still
+// replaces it, with the next attempt.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		back := func(attempt uint32, times ...*int64) {
@@ -99,8 +99,8 @@ func TestClockSetBack(t *testing.T) {
 	})
 }
 
-// What is left of pods whose manifests went while no agent ran is removed; pods of others
-// are not touched.
+// If manifests are removed while no agent runs, the next agent removes their pods. It does not
+// touch other programs' pods.
 func TestOrphans(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		b := n.pod("b", always)
@@ -119,15 +119,15 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("%d sandboxes, %q of b, which had %q", s, n.server.Sandboxes(b.UID), adopted)
 		}
 		if err := n.server.StopPodSandbox(foreign); err != nil {
-			t.Error("a pod of somebody else is gone:", err)
+			t.Error("another program's pod is gone:", err)
 		}
 		if len(n.sink.pods) != 1 {
-			t.Errorf("statuses are left of pods that are gone: %v", n.sink.pods)
+			t.Errorf("statuses of removed pods are left: %v", n.sink.pods)
 		}
 	})
 }
 
-// What a runtime calls a pod of this agent is not trusted: none of the pod's files are outside of their directories.
+// The agent does not trust a pod's names from the runtime: it touches no files outside of its own directories.
 func TestOrphanWithBadName(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		precious := filepath.Join(n.dir, "precious")
@@ -144,7 +144,7 @@ func TestOrphanWithBadName(t *testing.T) {
 	})
 }
 
-// Whatever a runtime answers for a while, the agent lives, and runs the pod once the answers are good again.
+// The agent survives bad answers of a runtime, and runs the pod once the answers are good again.
 func TestRuntimeAnswersGarbage(t *testing.T) {
 	negativeRestarts := func(answer any) {
 		if r, ok := answer.(*runtimeapi.ContainerStatusResponse); ok && r.Status != nil {
@@ -168,7 +168,7 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 					heal := n.server.Inject(fault)
 					n.wait(2 * time.Second)
 					for _, sandbox := range n.server.Sandboxes(pod.UID) {
-						_ = n.server.StopPodSandbox(sandbox) // so that there is something to do
+						_ = n.server.StopPodSandbox(sandbox) // gives the agent something to do
 					}
 					n.wait(10 * time.Second)
 					heal()
@@ -187,8 +187,8 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 	}
 }
 
-// While the runtime is away nothing is done, and the health says why; once it is back, what
-// happened meanwhile is made good.
+// While the runtime is away, the agent does nothing, and its health gives the reason. Once the
+// runtime is back, the agent repairs what happened meanwhile.
 func TestSickRuntime(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -198,7 +198,7 @@ func TestSickRuntime(t *testing.T) {
 			return w.Code, w.Body.String()
 		}
 		if code, _ := health(); code != http.StatusOK {
-			t.Errorf("%d while all is well", code)
+			t.Errorf("status %d of a healthy agent", code)
 		}
 		n.kill("web")
 		synctest.Wait()
@@ -223,8 +223,8 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// A pod whose inspection is stuck delays no other pod's sync. Within half a second of the bubble's time, 20
-// dead containers of other pods are restarted, and a new pod runs. nodeagent/e2e has the same on containerd.
+// A pod with a stuck inspection delays no other pod's sync. Within half a second of the bubble's time, 20
+// dead containers of other pods restart, and a new pod runs. nodeagent/e2e tests the same on containerd.
 func TestStuckInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}
@@ -244,7 +244,7 @@ func TestStuckInspection(t *testing.T) {
 		for i := range 20 {
 			n.want(fmt.Sprint("b", i), fmt.Sprintf("Running Ready; c%d 1 running after Error(137)", i))
 		}
-		n.want("a", "Running Ready; web 0 running") // it is not known
+		n.want("a", "Running Ready; web 0 running") // its end is not known
 		n.agent.SetPods(append(pods, n.pod("new", always)))
 		n.wait(500 * time.Millisecond)
 		n.want("new", "Running Ready; web 0 running")
@@ -254,8 +254,8 @@ func TestStuckInspection(t *testing.T) {
 	})
 }
 
-// A reason that the runtime learns late reaches the pod's status: the library inspects a container that has died once
-// more. It does so as well if the container was dead when the agent began.
+// If the runtime learns an exit's reason late, the pod's status gets it, because the library inspects a dead container
+// once more. It does so even if the container was dead before the agent started.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
@@ -279,7 +279,7 @@ func TestLateReason(t *testing.T) {
 	})
 }
 
-// While the runtime says that it is not ready, nothing is done, and the health says so in its words.
+// While the runtime is not ready, the agent does nothing, and its health has the runtime's message.
 func TestRuntimeNotReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -302,7 +302,7 @@ func TestRuntimeNotReady(t *testing.T) {
 	})
 }
 
-// A pod waits until one of its name is gone, and one that is wanted again until it is.
+// A new pod waits until an old pod with its name is gone. A pod that is wanted again waits until its removal is done.
 func TestReplacedPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const slow = "  terminationGracePeriodSeconds: 10\n  containers: [{name: web, image: deaf, imagePullPolicy: Never}]\n"
@@ -328,7 +328,7 @@ func TestReplacedPod(t *testing.T) {
 	})
 }
 
-// Statuses are written when they change, and at no other time; what could not be written is written with the next sync.
+// Statuses are written only when they change. If a write fails, the next sync repeats it.
 func TestStatusesAreWritten(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.sink.err = errOnPurpose
@@ -356,7 +356,7 @@ func TestStatusesAreWritten(t *testing.T) {
 	})
 }
 
-// An idle agent does nothing in the runtime but read.
+// An idle agent makes only reading calls.
 func TestIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Minute, n.pod("a", always), n.pod("job",
@@ -372,7 +372,7 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// Pods that are no longer wanted go, each in its own time; /pods serves what is left of them meanwhile.
+// Unwanted pods end, each within its own grace period. Until they are gone, /pods serves them.
 func TestNoneWanted(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always), n.pod("b",
@@ -392,8 +392,8 @@ func TestNoneWanted(t *testing.T) {
 	})
 }
 
-// What an agent that was killed left on disk of pods that are no more is collected, at its next start and later; what
-// others need stays. A dead container takes its log with it.
+// After a kill, files of pods that no longer exist are left on disk. The next agent removes them, at its start and
+// later, and keeps the files of others. The log of a dead container is removed with the container.
 func TestCollect(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+
@@ -419,7 +419,7 @@ func TestCollect(t *testing.T) {
 		makeAll()
 		n.wait(5 * time.Second)
 		if len(there()) != 2 {
-			t.Errorf("before the manifests were read there is %q", there())
+			t.Errorf("before the manifests were read, there are %q", there())
 		}
 		n.run(time.Second, pod)
 		for _, i := range []int{1, 2} {
@@ -444,8 +444,8 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// A start that was cut short because the agent was killed may have begun the container's work. It is an end of the
-// container, as one that the runtime has refused: the next agent does not run it again if it runs once.
+// If a kill of the agent interrupts a container's start, the container's work may have begun. The start counts as an
+// end, like a start that the runtime refused: the next agent does not repeat it for a container that may run once.
 func TestStartCutShort(t *testing.T) {
 	const again = "Running Ready; web 1 running after StartError(128)"
 	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
@@ -476,8 +476,8 @@ func TestStartCutShort(t *testing.T) {
 	}
 }
 
-// A start that is still under way when the next agent starts makes that agent's own fail. It is not what the
-// runtime says of the container.
+// If an earlier agent's start still runs, the next agent's own start fails. This failure is not the runtime's verdict
+// on the container.
 func TestStartBesideOneCutShort(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
@@ -496,7 +496,7 @@ func TestStartBesideOneCutShort(t *testing.T) {
 	})
 }
 
-// An agent that is told to end lets a start that is under way come to its end, for a while.
+// When the agent ends, it waits a while for starts in progress.
 func TestStopDuringStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)
@@ -512,7 +512,7 @@ func TestStopDuringStart(t *testing.T) {
 	})
 }
 
-// A container whose start is under way still, and whose specification is another now, does not run beside its
+// If a container's specification changes during its start, the container does not run at the same time as its
 // successor.
 func TestStartOfTheOldSpecification(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
@@ -533,7 +533,7 @@ func TestStartOfTheOldSpecification(t *testing.T) {
 	})
 }
 
-// A pod that cannot be inspected when the agent starts keeps the status that it had.
+// If a pod's inspection fails when the agent starts, the pod keeps its earlier status.
 func TestAdoptionBesideStuckInspection(t *testing.T) {
 	for name, fault := range map[string]criserver.Fault{"hangs": {Block: true}, "fails": {Err: errOnPurpose}} {
 		t.Run(name, func(t *testing.T) {
@@ -556,7 +556,7 @@ func TestAdoptionBesideStuckInspection(t *testing.T) {
 	}
 }
 
-// The end of the agent is not the end of its pods: what it has published stays, also of those that have ended.
+// When the agent ends, its pods do not: published statuses stay, even those of ended pods.
 func TestStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		var pods []*v1.Pod

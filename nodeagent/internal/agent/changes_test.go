@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A container that the manifest no longer has is ended, a sidecar too; the others run on.
+// The agent ends a container or sidecar that the manifest no longer has. The others run on.
 func TestContainerLeavesManifest(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const side = "  initContainers: [{name: side, image: sleep, imagePullPolicy: Never, restartPolicy: Always}]\n"
@@ -53,7 +53,7 @@ func TestChangedVolume(t *testing.T) {
 	})
 }
 
-// A pod with the UID of another replaces it, like any pod that is another.
+// A pod with the UID of an earlier pod but another name replaces the earlier pod.
 func TestUIDOfAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		first, second := n.pod("a", always), n.pod("b", always)
@@ -68,8 +68,8 @@ func TestUIDOfAnother(t *testing.T) {
 	})
 }
 
-// A change to an image that is missing shows that as the reason, whatever the policy, and the mended manifest waits for
-// nothing, however often that happens.
+// After a change to a missing image, the status shows this as the reason, with every restart policy. A corrected
+// manifest runs without a back-off, however often this happens.
 func TestMissingImageAndBack(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		t.Run(policy, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestMissingImageAndBack(t *testing.T) {
 	}
 }
 
-// An init container that is added to a running pod or changed in it is run: the pod begins anew.
+// If an init container is added or changed in a running pod, the pod starts again and runs the init container.
 func TestInitContainerComes(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		spec := func(code string) string {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A sidecar that waits for its back-off when the pod's work is done is not shown to wait for ever.
+// If a sidecar is in back-off when the pod's work is done, its status does not stay in back-off.
 func TestSidecarOfEndedPod(t *testing.T) {
 	for code, want := range map[string]string{
 		"0": "Succeeded; side 1 Error(1); job 0 Completed(0)",
@@ -26,7 +26,7 @@ func TestSidecarOfEndedPod(t *testing.T) {
 	}
 }
 
-// What is no name of an image is not asked for.
+// The agent does not ask the runtime for an invalid image name.
 func TestInvalidImageName(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", "  containers: [{name: c, image: 'UPPER:a:b'}]\n"))
@@ -49,7 +49,7 @@ func TestHealthyStart(t *testing.T) {
 	})
 }
 
-// A pod whose hostPath is missing or of another kind waits without a sandbox, as in the kubelet, until it is there.
+// If a hostPath is missing or has the wrong type, the pod waits for it without a sandbox, as in the kubelet.
 func TestHostPathThatIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		path := filepath.Join(n.dir, "host")

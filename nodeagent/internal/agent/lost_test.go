@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// lossy is a runtime that has lost how its containers ended. For each, a witness reports it after a while.
+// lossy is a runtime that has lost its containers' ends. After a while, a witness reports each end.
 type lossy struct {
 	*cri.Runtime
 	lost time.Duration
@@ -33,8 +33,8 @@ func (l lossy) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus
 	return status, nil
 }
 
-// An end that the runtime has lost decides nothing for 10 s: a witness may still report it. What runs again in any case
-// does not wait.
+// For 10 s, the agent does not act on an end that the runtime has lost: a witness may still report it. A container that
+// runs again in any case does not wait.
 func TestLostEnd(t *testing.T) {
 	const (
 		runs, done = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)"

@@ -29,7 +29,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// node is a runtime in the test's bubble, with an agent on it. Time is the bubble's.
+// node is a runtime and an agent in the test's bubble, with the bubble's time.
 type node struct {
 	t        *testing.T
 	server   *criserver.Server
@@ -39,15 +39,15 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
-	lost     time.Duration // for so long after an end the runtime does not know it
-	cut      chan struct{} // the first start of "slow" fails once it is closed, that of "late" with one argument ends
+	lost     time.Duration // how long the runtime does not know an end
+	cut      chan struct{} // when it closes, the first start of "slow" fails, and of "late" with one argument returns
 
 	mu     sync.Mutex
 	exec   map[string]int // the exit code of commands, by the container's name; guarded by mu
 	log    []string       // what happened to containers: "web started", …; guarded by mu
-	at     []time.Time    // when; guarded by mu
-	logged []string       // lines of the log; guarded by mu
-	seen   map[string]int // how far containers are published to be, by pod and ID; guarded by mu
+	at     []time.Time    // the times of log; guarded by mu
+	logged []string       // lines of the agent's log; guarded by mu
+	seen   map[string]int // published stages of containers, by pod and ID; guarded by mu
 }
 
 // memory is a sink.
@@ -77,7 +77,7 @@ func (m *memory) Remove(pod *v1.Pod) error {
 	return m.err
 }
 
-// strictClock is a clock of which no two readings are equal, as of a real one: in a bubble no time passes while
+// strictClock is a clock that never returns the same time twice, like a real clock. In a bubble, no time passes while
 // goroutines run.
 type strictClock struct {
 	clock.RealClock
@@ -98,7 +98,7 @@ func (c *strictClock) Now() time.Time {
 
 func (c *strictClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// inBubble runs a test with a node, and ends the node after it.
+// inBubble runs a test with a node in a bubble, and then stops the node.
 func inBubble(t *testing.T, test func(t *testing.T, n *node)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func inBubble(t *testing.T, test func(t *testing.T, n *node)) {
 	})
 }
 
-// start starts an agent, which adopts what the one before it wrote.
+// start starts an agent, which adopts the statuses of the previous agent.
 func (n *node) start() {
 	var adopted []*v1.Pod
 	for _, pod := range n.sink.pods {
@@ -160,8 +160,8 @@ func (n *node) start() {
 	}
 }
 
-// programs are the images: "sleep" ends when asked to, "deaf" does not, "lazy" ends 5 s later, "exit" exits with the
-// code and after the time of its arguments, "late" starts to serve late.
+// programs returns the images. On request, "sleep" ends, "deaf" does not, and "lazy" ends 5 s later. "exit" has its
+// code and time as arguments. "late" begins to serve late.
 func (n *node) programs() map[string]criserver.Program {
 	main := func(run func(ctx context.Context, p *criserver.Process) int) criserver.Program {
 		return criserver.Program{
@@ -262,7 +262,7 @@ func (n *node) lines() []string {
 	return slices.Clone(n.logged)
 }
 
-// times returns the seconds between what happened as text says and what happened so next.
+// times returns the seconds between the entries of the log that equal text.
 func (n *node) times(text string) (seconds []int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -284,7 +284,7 @@ func (n *node) setExec(container string, code int) {
 	n.exec[container] = code
 }
 
-// pod returns a pod from its specification in YAML, whose image pull policies are set.
+// pod returns a pod from its specification in YAML, and sets the image pull policies.
 func (n *node) pod(name, spec string) *v1.Pod {
 	n.t.Helper()
 	pod, err := manifest.Decode([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:\n"+
@@ -295,7 +295,7 @@ func (n *node) pod(name, spec string) *v1.Pod {
 	return pod
 }
 
-// run has these pods run and no others, and waits for a while.
+// run sets the pods that the agent runs, and lets time pass.
 func (n *node) run(wait time.Duration, pods ...*v1.Pod) {
 	n.agent.SetPods(pods)
 	n.wait(wait)
@@ -306,7 +306,7 @@ func (n *node) wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// status returns a pod's status, the zero one if there is none.
+// status returns a pod's status, or a zero status if there is none.
 func (n *node) status(name string) v1.PodStatus {
 	for _, pod := range n.agent.status.list() {
 		if pod.Name == name {
@@ -316,7 +316,7 @@ func (n *node) status(name string) v1.PodStatus {
 	return v1.PodStatus{}
 }
 
-// brief returns the phase of a pod, its conditions that are true, and its containers.
+// brief returns a pod's phase, its true conditions, and its containers.
 func (n *node) brief(name string) string {
 	s := n.status(name)
 	text := string(s.Phase)
@@ -351,7 +351,7 @@ func state(s v1.ContainerState) string {
 	return "?"
 }
 
-// published checks that no status goes back: what has run is not about to, and what has ended does not run.
+// published checks that no status goes back: from running to waiting, or from ended to running.
 func (n *node) published(pod *v1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 const always = "  containers: [{name: web, image: sleep, imagePullPolicy: Never}]\n"
 
-// A pod goes from its manifest to running, and with its manifest to nothing.
+// A pod runs when its manifest appears, and leaves nothing when its manifest is removed.
 func TestPodLives(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -32,7 +32,7 @@ func TestPodLives(t *testing.T) {
 	})
 }
 
-// Each restart policy, with each kind of end.
+// Tests every restart policy with every kind of end.
 func TestRestartPolicies(t *testing.T) {
 	for _, c := range []struct{ policy, image, args, want string }{
 		{"Always", "exit", `["0"]`, "Running; c 1 CrashLoopBackOff after Completed(0)"},
@@ -52,8 +52,8 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-// A container that crashes is restarted at once, then after 10 s, and then twice as long each
-// time up to 5 min. After ten minutes without a crash it begins anew.
+// A crashed container restarts at once, then after 10 s. Each further wait is twice as long, up
+// to 5 min. After ten minutes without a crash, the back-off starts again.
 func TestCrashLoopBackOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(20*time.Minute, n.pod("a", "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['1']}]\n"))
@@ -72,7 +72,7 @@ func TestCrashLoopBackOff(t *testing.T) {
 	})
 }
 
-// A job that fails twice succeeds at last.
+// A job that fails twice finally succeeds.
 func TestRetriedJob(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(time.Minute, n.pod("a",
@@ -81,7 +81,7 @@ func TestRetriedJob(t *testing.T) {
 	})
 }
 
-// Init containers run in order, each to its end; a sidecar runs beside, and ends last.
+// Init containers run in order, each to its end. A sidecar runs at the same time, and ends last.
 func TestInitContainersAndSidecar(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", `  restartPolicy: Never
@@ -113,7 +113,7 @@ func TestInitContainersAndSidecar(t *testing.T) {
 	})
 }
 
-// An init container that fails is run again, or fails the pod.
+// A failed init container runs again, or the pod fails.
 func TestInitContainerFails(t *testing.T) {
 	const spec = `
   initContainers: [{name: first, image: exit, imagePullPolicy: Never, args: ["1"]}]
@@ -126,7 +126,7 @@ func TestInitContainerFails(t *testing.T) {
 	})
 }
 
-// Sidecars end after the containers, the last that started first.
+// Sidecars end after the containers, in reverse order of their starts.
 func TestSidecarsEndInReverse(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", `  initContainers:
@@ -141,7 +141,7 @@ func TestSidecarsEndInReverse(t *testing.T) {
 	})
 }
 
-// A sidecar that crashes is restarted beside the containers that run.
+// A crashed sidecar restarts while the other containers run on.
 func TestSidecarCrashes(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", `  initContainers: [{name: side, image: sleep, imagePullPolicy: Never,
@@ -169,8 +169,8 @@ func (n *node) kill(container string) {
 	n.t.Fatalf("there is no container %s", container)
 }
 
-// A changed container is replaced, the others are not; a changed sandbox is replaced with
-// everything in it; other changes touch nothing.
+// A changed container is replaced alone. A change of the sandbox replaces everything in it. Other
+// changes replace nothing.
 func TestChangedSpec(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {
@@ -179,7 +179,7 @@ func TestChangedSpec(t *testing.T) {
 				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
 		}
 		n.run(time.Second, n.pod("a", spec("sleep", "x")))
-		// In a bubble, the status that is newer than the present moment comes with the next full list.
+		// In a bubble, a status newer than now comes only with the next full list.
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "x")))
 		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "y")))
@@ -191,8 +191,7 @@ func TestChangedSpec(t *testing.T) {
 	})
 }
 
-// A sandbox that is stopped, or removed with everything in it, is replaced; restart counts
-// go on.
+// A stopped or removed sandbox is replaced with everything in it. Restart counts continue.
 func TestSandboxDies(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)
@@ -230,8 +229,7 @@ func TestSandboxWithoutAddress(t *testing.T) {
 	})
 }
 
-// A container of which the runtime does not know what became is ended, and nothing takes its place before it is known
-// to have ended.
+// A container in an unknown state is ended, and gets a successor only when the runtime reports its end.
 func TestContainerOfUnknownState(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: garbage.UnknownStates})
@@ -247,7 +245,7 @@ func TestContainerOfUnknownState(t *testing.T) {
 	})
 }
 
-// Containers get their preStop hook and their grace period, and not more.
+// Containers get their preStop hook and their grace period, but no longer.
 func TestTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", `  terminationGracePeriodSeconds: 20
@@ -289,7 +287,7 @@ func TestLongPreStop(t *testing.T) {
 	})
 }
 
-// An image that is not there is waited for with back-off, or not at all.
+// The agent pulls a missing image with back-off or, with the policy Never, not at all.
 func TestMissingImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", "  containers: [{name: c, image: missing}]\n"),
@@ -303,7 +301,7 @@ func TestMissingImage(t *testing.T) {
 	})
 }
 
-// A call that fails is made again, and its reason is shown.
+// A failed call is repeated, and the status shows its error.
 func TestStartFails(t *testing.T) {
 	for method, want := range map[string]string{
 		"RunPodSandbox":   "Pending; web 0 ContainerCreating",
@@ -323,8 +321,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// A postStart hook that works changes nothing, whatever the policy: what was published while it ran is not taken back
-// by what was seen before the start.
+// A successful postStart hook changes nothing, with every restart policy: a status from before the start does not
+// replace what was published during the hook.
 func TestPostStart(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}",
@@ -346,7 +344,7 @@ func TestPostStart(t *testing.T) {
 	}
 }
 
-// A postStart hook that fails ends its container, which is started again.
+// If a postStart hook fails, its container is ended and started again.
 func TestPostStartFails(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)

@@ -17,7 +17,7 @@ func probed(image string, probes ...string) string {
 
 const strictLiveness = "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}"
 
-// Readiness is a failure until it is shown, and changes at the thresholds.
+// A container is not ready until its probe succeeds, and readiness changes at the thresholds.
 func TestReadiness(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)
@@ -35,7 +35,7 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// A container is probed for readiness as soon as it runs, however long the period is.
+// The first readiness probe comes as soon as a container runs, however long the period is.
 func TestReadinessAtOnce(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", probed("sleep", "readinessProbe: {exec: {command: [check]}, periodSeconds: 60}")))
@@ -43,8 +43,8 @@ func TestReadinessAtOnce(t *testing.T) {
 	})
 }
 
-// A container whose liveness probe fails is killed within the probe's grace period and
-// restarted; the probe is on hold until it is.
+// If a liveness probe fails, the container is killed within the probe's grace period and
+// restarted. Until then, the probe pauses.
 func TestLiveness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(30*time.Second, n.pod("a", probed("deaf", "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, "+
@@ -63,22 +63,22 @@ func TestLiveness(t *testing.T) {
 	})
 }
 
-// A container that never becomes live is killed again and again, with back-off; with the
-// policy Never the pod has failed.
+// A container that never becomes live is killed repeatedly, with back-off. With the policy
+// Never, the container runs once.
 func TestLivenessNeverSucceeds(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := "\n" + probed("sleep", strictLiveness)
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
-		// As in the kubelet, the instance that is killed does not count for the back-off of
-		// its successor, only those before it.
+		// As in the kubelet, the killed instance does not count for its successor's back-off;
+		// earlier instances do.
 		n.want("a", "Running; web 2 CrashLoopBackOff after Completed(0)")
-		n.want("b", "Succeeded; web 0 Completed(0)") // it exited with 0 when asked to end
+		n.want("b", "Succeeded; web 0 Completed(0)") // on request, it exited with 0
 	})
 }
 
-// A startup probe holds the other probes back until it succeeds, once; if it fails, the
-// container is killed.
+// Other probes wait until the startup probe has succeeded once. If it fails, the container is
+// killed.
 func TestStartup(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.setExec("web", 1)
@@ -96,7 +96,7 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// A command that is stuck fails at its timeout; a call that fails counts for nothing.
+// A stuck command fails at its timeout. A failed call is not a result.
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(10*time.Second, n.pod("a", probed("sleep",
@@ -110,7 +110,7 @@ func TestProbeTimeout(t *testing.T) {
 	})
 }
 
-// A probe of a port at which nobody listens fails, in clear words.
+// A probe of a closed port fails with a clear message.
 func TestProbeOfDeadPort(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", probed("sleep",
@@ -121,7 +121,7 @@ func TestProbeOfDeadPort(t *testing.T) {
 	})
 }
 
-// Readiness is still probed while a pod ends, liveness is not.
+// While a pod ends, readiness probes continue and liveness probes do not.
 func TestProbesDuringTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  terminationGracePeriodSeconds: 20\n"+probed("deaf",
@@ -141,8 +141,8 @@ func TestProbesDuringTermination(t *testing.T) {
 	})
 }
 
-// What the agent ends although it is to run on has not done its work, though it exits with 0: a job whose probe has
-// failed, or whose sandbox must be another, is started again. So it is if the agent is killed meanwhile.
+// If the agent interrupts a job, the job is not done, even if it exits with 0: after a failed probe or a change of the
+// sandbox, the job starts again. It does so even if the agent is killed meanwhile.
 func TestInterruptedJob(t *testing.T) {
 	const spec = `  restartPolicy: OnFailure
   containers:
@@ -180,7 +180,7 @@ func TestInterruptedJob(t *testing.T) {
 	})
 }
 
-// A job that runs once is ended by its probe as in the kubelet: how it exits is how it has ended.
+// If a probe ends a job that may run once, the exit code decides the job's result, as in the kubelet.
 func TestInterruptedOnce(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("job", 1)

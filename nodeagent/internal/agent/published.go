@@ -13,14 +13,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Sink is where statuses go.
+// Sink stores statuses.
 type Sink interface {
 	Write(pod *v1.Pod) error
 	Remove(pod *v1.Pod) error
 }
 
-// published has the statuses of all pods, and writes what changes. Its methods are safe for concurrent use. A write
-// holds up the others: where it takes long, the node is in trouble anyway.
+// published has the statuses of all pods, and writes changes. Its methods are safe for concurrent use. A slow write
+// blocks the others: then the node is in trouble anyway.
 type published struct {
 	sink     Sink
 	logger   klog.Logger
@@ -31,11 +31,11 @@ type published struct {
 }
 
 type entry struct {
-	pod     *v1.Pod // with the status; replaced, never modified
+	pod     *v1.Pod // with its status; replaced, never modified
 	written bool
 }
 
-// newPublished returns the statuses that an agent before this one has written.
+// newPublished returns a published that begins with the statuses of an earlier agent.
 func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *published {
 	p := &published{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]entry{}}
 	for _, pod := range adopted {
@@ -44,7 +44,7 @@ func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange fun
 	return p
 }
 
-// get returns a pod with its status, the zero one if there is none. It is not to be modified.
+// get returns a pod with its status, or a zero pod if there is none. Callers must not modify it.
 func (p *published) get(uid types.UID) (pod v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,14 +54,14 @@ func (p *published) get(uid types.UID) (pod v1.Pod) {
 	return pod
 }
 
-// interruptedAnnotation is the annotation of a pod that names what of it was interrupted, as JSON.
+// interruptedAnnotation is the annotation of a pod that has its interrupted containers as JSON.
 const interruptedAnnotation = "nodeagent.kubepleg.dev/interrupted"
 
-// set sets the status of a pod and what of it was interrupted. One that cannot be written is tried again the next time.
+// set sets a pod's status and interrupted containers. If the write fails, the next call repeats it.
 func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string]string) {
 	next := pod.DeepCopy()
 	if len(interrupted) > 0 {
-		text, _ := json.Marshal(interrupted) // strings do not fail
+		text, _ := json.Marshal(interrupted) // strings cannot fail
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, interruptedAnnotation, string(text))
 	}
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}

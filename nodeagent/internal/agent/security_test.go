@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A container that would be root and must not be is not created, and its status says so. It starts once the manifest
-// has a user for it.
+// If a container must not be root but would be, it is not created, and its status gives the reason. It starts once the
+// manifest has a user for it.
 func TestNotRoot(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const restricted = "  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}\n" + always

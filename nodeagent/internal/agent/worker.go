@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// How often a pod is synced without a reason, and how often it is inspected while an end is unsettled.
+	// How often an unchanged pod is synced, and how often a pod is inspected while an end is unsettled.
 	resyncPeriod, unsettledPeriod = time.Minute, time.Second
 	// The back-off of sandboxes.
 	firstSandbox, longestSandbox = time.Second, 10 * time.Second
@@ -31,12 +31,11 @@ const (
 	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
 )
 
-// errLives says that what was ended is still seen to run.
+// errLives means that an ended container or sandbox still seems to run.
 var errLives = errors.New("what was ended still runs")
 
-// worker makes a pod what it should be, in a goroutine of package podworkers. What has been seen is forgotten with
-// whatever is done, and what is published is what the library's cache has at that moment. The cache never goes back, so
-// no status does.
+// worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action it forgets what it
+// has seen. It publishes what the library's cache has at that moment. The cache never goes back, so no status does.
 type worker struct {
 	*Agent
 	life   context.Context // ends when the agent does
@@ -46,22 +45,22 @@ type worker struct {
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 
 	// Owned by sync.
-	gone     bool             // nothing is left of the pod
-	next     time.Time        // when it is synced again at the latest
+	gone     bool             // true if nothing is left of the pod
+	next     time.Time        // the latest time of the next sync
 	askAgain time.Time        // when the pod may be inspected again because of an unsettled end
-	ended    sets.Set[string] // the IDs of what it has ended: it has not crashed
-	// The back-off of containers by name and hash, of images, and of the sandbox. One that was made and is not as it
-	// should be is replaced no sooner than one that could not be made.
+	ended    sets.Set[string] // IDs that the worker has ended, which are no crashes
+	// The back-off of containers by name and hash, of images, and of the sandbox. A wrong sandbox is replaced no sooner
+	// than a sandbox that could not be made.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
 
-	publishing sync.Mutex                          // what follows is guarded by it: a result of a probe is published too
-	hidden     bool                                // nothing is published: it has no manifest, or is being removed
+	publishing sync.Mutex                          // guards the fields below: probes publish too
+	hidden     bool                                // true if the pod has no manifest or is being removed: not published
 	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	// What it has ended last although it was to run on: IDs by name. An agent after this one has them from the status.
+	// The IDs of the containers that it has interrupted last, by name. A later agent reads them from the status.
 	interrupted map[string]string
 }
 
-// beginLocked begins a worker. Of a pod that is hidden nothing is published.
+// beginLocked begins a worker. A hidden pod is not published.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
 	w := &worker{
 		Agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
@@ -78,8 +77,8 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 	return w
 }
 
-// sync does one thing for a pod, at the most, as it was seen after the last. While the runtime is sick it does nothing,
-// and looks again after a pause.
+// sync does at most one thing for a pod, based on a status from after the last one. While the runtime is sick, it does
+// nothing, and syncs again after a pause.
 func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
 	a.mu.Lock()
 	w := a.workers[seen.ID]
@@ -95,18 +94,18 @@ func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworker
 		ctx = w.life
 	}
 	w.next = time.Now().Add(resyncPeriod)
-	w.publish() // it may be over by that
+	w.publish() // the published status may end the pod
 	did, err := w.act(ctx, w.view(seen))
-	w.publish() // with the reasons
+	w.publish() // with the new reasons
 	switch {
 	case w.gone:
 		a.mu.Lock()
 		delete(a.workers, w.uid)
 		a.mu.Unlock()
-		a.reconcile() // one may have waited for it to be gone
+		a.reconcile() // a new pod may have waited for this
 		return podworkers.Result{Done: true}, nil
 	case unwanted != w.unwanted():
-		return podworkers.Result{Acted: true}, nil // the next sync ends it
+		return podworkers.Result{Acted: true}, nil // the next sync ends the container
 	}
 	return podworkers.Result{Acted: did, After: time.Until(w.next)}, err
 }
@@ -120,14 +119,14 @@ func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
 	}
 }
 
-// again asks for a sync at a time. Of several times the first counts.
+// again requests a sync at a time. The earliest of several requests counts.
 func (w *worker) again(at time.Time) {
 	if at.Before(w.next) {
 		w.next = at
 	}
 }
 
-// unwanted reports whether the pod is no longer wanted. The end of the agent says nothing of that.
+// unwanted reports whether the pod is no longer wanted. When the agent ends, its pods are still wanted.
 func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
@@ -141,14 +140,14 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 	}
 }
 
-// publish sets the pod's status to what the cache has now, and has probed what is to be probed by it.
+// publish sets the pod's status from the cache, and sets the probes that this status needs.
 func (w *worker) publish() {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
 	if w.hidden {
 		return
 	}
-	seen, _, _ := w.cache.Lookup(w.uid) // of a pod that cannot be inspected, the last
+	seen, _, _ := w.cache.Lookup(w.uid) // the last good status if the inspection fails
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
 	w.status.set(view.Pod, next, w.interrupted)
@@ -157,12 +156,12 @@ func (w *worker) publish() {
 	case !view.Over:
 		probes = plan.ProbeKinds
 	case slices.ContainsFunc(seen.ContainerStatuses, plan.Lives):
-		probes = []plan.ProbeKind{plan.Readiness} // the others could end it
+		probes = []plan.ProbeKind{plan.Readiness} // other probes could end a container
 	}
 	w.probes.Set(w.life, view.Pod, &next, probes...)
 }
 
-// note changes what is published beside what the cache has.
+// note calls change with publishing locked. change sets fields that publish uses.
 func (w *worker) note(change func()) {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()

@@ -9,13 +9,13 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Node is a runtime in this process, and a directory.
+// Node is a runtime in this process, and a directory of manifests.
 type Node struct {
 	Dir, Endpoint string
 	server        *criserver.Server
 }
 
-// Start makes a node with copies of files in its directory.
+// Start makes a node, and copies files into its directory.
 func Start(files fs.FS) (*Node, error) {
 	dir, err := os.MkdirTemp("", "nodeagent-")
 	if err != nil {

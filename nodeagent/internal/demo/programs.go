@@ -1,5 +1,5 @@
-// Package demo has what the agent runs where there is no runtime: programs in the process, for images. It is no part of
-// an agent.
+// Package demo lets the agent run without a runtime: its images are programs in this process. A real agent does not
+// need it.
 package demo
 
 import (
@@ -22,7 +22,7 @@ var Programs = map[string]criserver.Program{
 	"localhost/deaf":  {Main: func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 0 }},
 }
 
-// web answers GET /healthz on the port PORT, after DELAY, until it is asked to end.
+// web answers GET /healthz on port PORT, after DELAY, until it is asked to end.
 func web(ctx context.Context, p *criserver.Process) int {
 	delay, _ := time.ParseDuration(p.Env["DELAY"])
 	if !wait(ctx, p, delay) {
@@ -37,13 +37,13 @@ func web(ctx context.Context, p *criserver.Process) int {
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() {
 		wait(ctx, p, forever)
-		_ = server.Close() // what it has not answered is not answered
+		_ = server.Close() // drops requests in progress
 	}()
-	_ = server.Serve(listener) // until it is closed
+	_ = server.Serve(listener) // returns when the server is closed
 	return 0
 }
 
-// sleep does nothing for as long as its argument says, or until it is asked to end.
+// sleep does nothing for the time in its argument, or until it is asked to end.
 func sleep(ctx context.Context, p *criserver.Process) int {
 	d := forever
 	if len(p.Args) > 0 {
@@ -53,7 +53,7 @@ func sleep(ctx context.Context, p *criserver.Process) int {
 	return 0
 }
 
-// exit exits with the code of its first argument, after the time of its second.
+// exit exits with the code in its first argument, after the time in its second.
 func exit(ctx context.Context, p *criserver.Process) int {
 	code, _ := strconv.Atoi(p.Args[0])
 	d, _ := time.ParseDuration(p.Args[1])
@@ -70,7 +70,7 @@ func flaky(ctx context.Context, p *criserver.Process) int {
 	return 0
 }
 
-// shell is the one command of the images: "exit CODE".
+// shell is the only command in the images: "exit CODE".
 func shell(_ context.Context, p *criserver.Process) int {
 	if len(p.Args) == 2 && p.Args[0] == "exit" {
 		code, _ := strconv.Atoi(p.Args[1])

@@ -1,5 +1,5 @@
-// Package handler does what a probe or a hook of a manifest says: commands, HTTP requests, TCP connections, gRPC health
-// checks. How it does so is the kubelet's, for programs in containers rely on it.
+// Package handler runs the probes and hooks of manifests: commands, HTTP requests, TCP connections, gRPC health checks.
+// The details are the kubelet's, because programs in containers depend on them.
 package handler
 
 import (
@@ -29,13 +29,13 @@ import (
 // The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
 const probeAgent, hookAgent = "kube-probe/1.37", "kube-lifecycle/1.37"
 
-// hookTimeout bounds an HTTP hook, maxBody is how much of a response is read, maxRedirects how many are followed.
+// hookTimeout limits an HTTP hook, maxBody the bytes read of a response, and maxRedirects the redirects followed.
 const hookTimeout, maxBody, maxRedirects = time.Minute, 10 << 10, 10
 
-// ErrNotMade is wrapped by the error of a check that could not be made, as opposed to one that failed.
+// ErrNotMade is wrapped by the error of a check that could not be made. The error of a failed check does not wrap it.
 var ErrNotMade = errors.New("it could not be made")
 
-// Target is a container that is probed, or has hooks.
+// Target is a container with probes or hooks.
 type Target struct {
 	Runtime   *runtime.Client
 	Container *v1.Container
@@ -60,7 +60,7 @@ func (t Target) Probe(ctx context.Context, p *v1.Probe) error {
 	}
 }
 
-// Hook runs a lifecycle hook. A command ends after limit; if that is 0, when the call for it does.
+// Hook runs a lifecycle hook. A command ends after limit. If limit is 0, it ends with the call to the runtime.
 func (t Target) Hook(ctx context.Context, h *v1.LifecycleHandler, limit time.Duration) error {
 	switch {
 	case h.Exec != nil:
@@ -78,7 +78,7 @@ func (t Target) Hook(ctx context.Context, h *v1.LifecycleHandler, limit time.Dur
 	}
 }
 
-// exec runs a command in the container. It succeeds if it exits with 0.
+// exec runs a command in the container. The command succeeds if it exits with 0.
 func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Duration) error {
 	output, code, err := t.Runtime.Exec(ctx, t.ID, action.Command, timeout)
 	switch {
@@ -99,7 +99,7 @@ func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) e
 		return err
 	}
 	client := &http.Client{CheckRedirect: redirect, Transport: &http.Transport{ // without a proxy
-		// What runs in a container has a certificate for some name, never for its address.
+		// A program in a container has a certificate for some name, never for its address.
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet
 		DisableKeepAlives: true, DisableCompression: true,
 	}}
@@ -135,7 +135,7 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(get.Path) // of which a host counts for nothing
+	u, err := url.Parse(get.Path) // a host in it is ignored
 	if err != nil {
 		u = &url.URL{Path: get.Path}
 	}
@@ -153,7 +153,7 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 			req.Header.Set(name, value)
 		}
 	}
-	if req.Header.Get("Accept") == "" { // an empty User-Agent is not sent either
+	if req.Header.Get("Accept") == "" { // like an empty User-Agent, it is not sent
 		req.Header.Del("Accept")
 	}
 	return req, nil
@@ -172,7 +172,7 @@ func (t Target) tcp(ctx context.Context, socket *v1.TCPSocketAction) error {
 	return conn.Close()
 }
 
-// grpc asks the gRPC health service.
+// grpc calls the gRPC health service.
 func (t Target) grpc(ctx context.Context, action *v1.GRPCAction) error {
 	host, err := t.address("", intstr.FromInt32(action.Port))
 	if err != nil {
@@ -192,7 +192,7 @@ func (t Target) grpc(ctx context.Context, action *v1.GRPCAction) error {
 	return err
 }
 
-// address returns the host and port of a check; the host is the pod's unless one is given.
+// address returns the host and port of a check. Without a given host, it is the pod's address.
 func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	number, err := plan.Port(t.Container, port)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// probe makes a probe that may take two seconds.
+// probe makes a probe with a timeout of two seconds.
 func probe(t *testing.T, target Target, h v1.ProbeHandler) error {
 	t.Helper()
 	return target.Probe(t.Context(), &v1.Probe{ProbeHandler: h, TimeoutSeconds: 2})
@@ -42,10 +42,10 @@ func portOf(t *testing.T, address string) int32 {
 	return int32(port)
 }
 
-// An HTTP check succeeds with 2xx and 3xx, follows redirects on its host only, reads little,
-// says who it is, and wants no certificate.
+// An HTTP check succeeds with 2xx and 3xx, follows redirects on its host only, limits what it
+// reads, sends a User-Agent, and accepts any certificate.
 func TestHTTP(t *testing.T) {
-	connections := map[string]bool{} // by address, which differs if none is used twice
+	connections := map[string]bool{} // by client address: a new connection has a new one
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		connections[r.RemoteAddr] = true
@@ -102,7 +102,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// A TCP check is a connection.
+// A TCP check opens a connection.
 func TestTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// A gRPC check asks the health service.
+// A gRPC check calls the health service.
 func TestGRPC(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -154,8 +154,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// What is asked for is the kubelet's: a path may be any part of a URL, but for the host; an empty header is not sent;
-// and the agents' version is that of the release that the agent follows.
+// Requests are like the kubelet's: a path may have every part of a URL except the host, and an empty header is not
+// sent. The User-Agent has the version of the Kubernetes release that the agent follows.
 func TestRequest(t *testing.T) {
 	target := Target{Container: &v1.Container{}, PodIP: "10.0.0.7"}
 	for path, want := range map[string]string{

@@ -1,7 +1,7 @@
 // Package manifest reads pods from manifest files, as the kubelet reads its static pods.
 //
-// A file holds a pod as YAML or JSON. Decode says what is wrong with it by the path of the field. A Source watches a
-// directory; a file with an error hurts no other, and its last good content stays in force.
+// A file has one pod as YAML or JSON. Errors of Decode name the field by its path. A Source watches a directory. A file
+// with an error does not affect other files, and its last good content stays in use.
 package manifest
 
 import (
@@ -25,13 +25,13 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// IgnoredAnnotation names the fields of a manifest that mean nothing here.
+// IgnoredAnnotation has the fields of a manifest that have no meaning here.
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
-// Decode returns the pod in a file's content, with its defaults set. nodeName is part of the UID of one that has none.
-// Beside an error the pod has its name, if that is known.
+// Decode returns the pod in a file's content, with its defaults set. If the pod has no UID, Decode makes one from its
+// names and nodeName. With an error, the pod has its name, if it is known.
 func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
-	if bytes.HasSuffix(content, []byte("\n---\n")) { // another document, with nothing in it
+	if bytes.HasSuffix(content, []byte("\n---\n")) { // an empty second document
 		content = content[:len(content)-len("---\n")]
 	}
 	named := &metav1.PartialObjectMetadata{}
@@ -42,7 +42,7 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if named.APIVersion != "v1" || named.Kind != "Pod" {
 		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
 	}
-	documents := goyaml.NewDecoder(bytes.NewReader(content)) // the other one stops where the object ends
+	documents := goyaml.NewDecoder(bytes.NewReader(content)) // the first decoder stops after the object
 	for _, want := range []error{nil, io.EOF} {
 		if err := documents.Decode(new(goyaml.Node)); !errors.Is(err, want) {
 			return pod, errors.New("there is something after the pod")
@@ -51,7 +51,7 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if err := yaml.UnmarshalStrict(content, pod); err != nil {
 		return pod, fmt.Errorf("is no Pod: %w", err)
 	}
-	// Neither a status, which "kubectl get -o yaml" adds, nor what is null or empty asks for anything.
+	// A status, which "kubectl get -o yaml" adds, and null or empty fields request nothing.
 	pod.Status = v1.PodStatus{}
 	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
@@ -69,12 +69,12 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	return pod, c.errs.ToAggregate()
 }
 
-// setDefaults sets what Kubernetes' API server sets in a new pod, of the fields that the agent uses.
+// setDefaults sets the API server's defaults in the fields that the agent uses.
 func setDefaults(pod *v1.Pod, nodeName string) {
 	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
 	if pod.UID == "" {
-		// It depends on the node and the pod's name only, so that a changed manifest changes the pod instead of replacing
-		// it, and so that an agent that starts again knows its pods.
+		// The UID depends only on the node and the pod's names. So a changed manifest changes the pod instead of replacing
+		// it, and a restarted agent knows its pods.
 		pod.UID = types.UID(uuid.NewSHA1(uuid.Nil, []byte(nodeName+"/"+pod.Namespace+"/"+pod.Name)).String())
 	}
 	spec := &pod.Spec

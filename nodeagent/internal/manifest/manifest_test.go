@@ -25,7 +25,7 @@ const inJSON = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "
 
 const containers = "  containers: [{name: c, image: i}]\n"
 
-// A pod gets the defaults that the API server would set, and a UID that stays the same.
+// A pod gets the API server's defaults, and a UID that stays the same.
 func TestDecode(t *testing.T) {
 	a, err := Decode([]byte(head+`  containers:
   - name: c
@@ -64,7 +64,7 @@ status: {phase: Running}
 	}
 }
 
-// What published manifests of kube-vip, cilium and node-exporter have is taken.
+// Fields in the published manifests of kube-vip, cilium and node-exporter are accepted.
 func TestDecodeWhatIsPublished(t *testing.T) {
 	_, err := Decode([]byte(head+`  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}, {ip: "::1", hostnames: [a]}]
   volumes: [{name: v, emptyDir: {medium: Memory}}]
@@ -85,7 +85,7 @@ func TestDecodeWhatIsPublished(t *testing.T) {
 	}
 }
 
-// What cannot be run is refused, and the error names it.
+// A pod with an unsupported field is refused, and the error names the field.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", `kind "": only Pods`},
@@ -194,7 +194,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// A field that has no meaning on a node alone is accepted, and named.
+// A field without meaning on a single node is accepted, and the annotation names it.
 func TestDecodeIgnores(t *testing.T) {
 	pod, err := Decode([]byte(`apiVersion: v1
 kind: Pod
@@ -216,11 +216,11 @@ spec:
 		t.Errorf("annotations %q, want %q", got, want)
 	}
 	if pod, err = Decode([]byte(head+containers), "node"); err != nil || len(pod.Annotations) > 0 {
-		t.Errorf("nothing is ignored, and there are the annotations %q, %v", pod.Annotations, err)
+		t.Errorf("no field is ignored, but the annotations are %q, %v", pod.Annotations, err)
 	}
 }
 
-// No content makes it panic, and what it accepts has what the rest of the agent relies on.
+// No content makes Decode panic, and accepted pods have the fields that the rest of the agent needs.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("../../manifests/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -242,7 +242,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// source is a source in a directory of its own.
+// source is a Source with its own directory.
 func source(t *testing.T) (*Source, func(name, text string), *[]string) {
 	t.Helper()
 	dir, logged := t.TempDir(), &[]string{}
@@ -266,7 +266,7 @@ func named(name string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n" + containers
 }
 
-// A broken manifest hurts no other and the last good one stays; each error is logged once.
+// A broken manifest affects no other, and its last good version stays. Each error is logged once.
 func TestRead(t *testing.T) {
 	s, write, logged := source(t)
 	check := func(want string, wantChanged bool) {
@@ -280,7 +280,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%q, changed %v, %v; want %q, %v", got, changed, err, want, wantChanged)
 		}
 	}
-	check("", true) // an empty directory is known to be empty
+	check("", true) // an empty directory is a change: it is known to be empty
 	write("a.yaml", named("a"))
 	write("b.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c",
 	    "image": "i"}]}}`)
@@ -294,11 +294,11 @@ func TestRead(t *testing.T) {
 	if len(*logged) != 1 {
 		t.Errorf("logged: %q", *logged)
 	}
-	write("a.yaml", named("a")) // as it was
+	write("a.yaml", named("a")) // the original content
 	check("a1 b1", true)
 	write("a.yaml", strings.Replace(named("a"), "[", "[{name: d, image: i}, ", 1))
 	check("a2 b1", true)
-	write("c.yaml", named("a")) // a name that is taken
+	write("c.yaml", named("a")) // the name of another pod
 	check("a2 b1", true)
 	write("a.yaml", "")
 	check("b1 a1", true)
@@ -309,7 +309,7 @@ func TestRead(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(s.dir, "e.yaml"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check("b1 a1", true) // and does not hang
+	check("b1 a1", true) // and does not block
 	write("large.yaml", named("large"))
 	if err := os.Truncate(filepath.Join(s.dir, "large.yaml"), 512<<10+1); err != nil {
 		t.Fatal(err)
@@ -327,11 +327,11 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pods, _, err := s.Read(); err == nil {
-		t.Errorf("a directory that is gone has %v", pods)
+		t.Errorf("a removed directory has %v", pods)
 	}
 }
 
-// What is refused is told: by its name, or by that of its file, until it is mended.
+// Refused reports a refused pod by its name, or by its file's name, until the file is corrected.
 func TestRefused(t *testing.T) {
 	s, write, _ := source(t)
 	write("a.yaml", named("a"))
@@ -372,7 +372,7 @@ func TestRefused(t *testing.T) {
 	check("^default/b b.yaml: is no Pod", "e.yaml")
 }
 
-// A file that is broken when an agent starts has the pod that the agent before it had from it, until it is mended.
+// If a file is broken when an agent starts, the previous agent's pod of this file stays until the file is corrected.
 func TestBrokenAtStart(t *testing.T) {
 	s, write, _ := source(t)
 	write("a.yaml", named("a"))
@@ -407,7 +407,7 @@ func TestBrokenAtStart(t *testing.T) {
 	}
 }
 
-// Fields that mean nothing are named once, and again when the manifest changes.
+// Fields without meaning are logged once, and again when the manifest changes.
 func TestReadIgnored(t *testing.T) {
 	s, write, logged := source(t)
 	for i, text := range []string{"  priority: 1\n", "  priority: 1\n", "  priority: 2\n"} {
@@ -421,8 +421,8 @@ func TestReadIgnored(t *testing.T) {
 	}
 }
 
-// Run hears of changes from the kernel, and takes no file that is being written. A directory that is away is no empty
-// one: what ran goes on, and once it is back it is read again.
+// Run gets changes from the kernel, and does not read unfinished files. A missing directory is not an empty one:
+// its pods continue, and when the directory is back, Run reads it again.
 func TestRun(t *testing.T) {
 	s, write, _ := source(t)
 	s.logger = logr.Discard()
@@ -453,7 +453,7 @@ func TestRun(t *testing.T) {
 	await()
 	write("a.yaml", named("a"))
 	await("a")
-	// Written in steps: what is there in between is no pod, or not yet settled.
+	// The file is written in steps. In between, it is no pod, or not yet settled.
 	path := filepath.Join(s.dir, "b.yaml")
 	file, err := os.Create(path)
 	if err != nil {
@@ -483,7 +483,7 @@ func TestRun(t *testing.T) {
 	}
 	write("c.yaml", named("c"))
 	await("b", "c")
-	// Another directory in its place is watched like the first.
+	// A new directory at the same path is watched like the first.
 	if err := os.CopyFS(s.dir+".next", os.DirFS(s.dir)); err != nil {
 		t.Fatal(err)
 	}

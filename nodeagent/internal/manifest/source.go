@@ -22,14 +22,14 @@ import (
 const (
 	// settleTime is how long the directory must be quiet before it is read: a file may be written in several steps.
 	settleTime = 100 * time.Millisecond
-	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often one that cannot be.
+	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often an unreadable one.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
-	// maxFile is the size of the largest file that is read: to decode 10 MiB, as the kubelet does, holds the others up for
-	// a minute. The annotations of a pod may have half of it.
+	// maxFile is the largest size of a file. The kubelet's limit is 10 MiB, but decoding that delays the other files for a
+	// minute. The annotations of a pod may have half of it.
 	maxFile = 512 << 10
 )
 
-// Source reads the manifests of a directory. Its methods are called from one goroutine, but for Refused.
+// Source reads the manifests of a directory. Except Refused, its methods must be called from one goroutine.
 type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
@@ -39,16 +39,16 @@ type Source struct {
 }
 
 type file struct {
-	seen    string  // the content, or why it could not be read
-	pod     *v1.Pod // of the last content that was good, or nil
-	refused *v1.Pod // why the present content is not, or nil
+	seen    string  // the content, or the error of reading it
+	pod     *v1.Pod // from the last good content, or nil
+	refused *v1.Pod // has the reason if the present content is refused, or nil
 }
 
 // fileAnnotation is the annotation of a pod that names its file: a later agent finds the last good content by it.
 const fileAnnotation = "nodeagent.kubepleg.dev/file"
 
-// NewSource returns the source of a directory. before are the pods of an agent before this one: they are the last good
-// content of files that are broken. Nothing is read before Read or Run.
+// NewSource returns the source of a directory. before are the pods of an earlier agent: the last good content of files
+// that are now broken. Nothing is read before Read or Run.
 func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Source {
 	s := &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
 	for _, pod := range before {
@@ -57,8 +57,8 @@ func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Sour
 	return s
 }
 
-// Run hands the pods to update whenever they may have changed, until ctx ends. The first time is at once, unless the
-// directory cannot be read: then there are no pods yet, which is not the same as an empty directory.
+// Run calls update with the pods whenever they may have changed, until ctx ends. The first call comes at once, unless
+// the directory cannot be read: an unreadable directory is not an empty one.
 func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			if time.Since(read) < rescanPeriod { // else it is never quiet
+			if time.Since(read) < rescanPeriod { // do not wait longer for a quiet directory
 				next = time.After(settleTime)
 			}
 			continue
@@ -82,7 +82,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-next:
 		}
 		if watcher.Events != nil {
-			_ = watcher.Add(s.dir) // each time, for it may be another directory; if there is none, Read says so
+			_ = watcher.Add(s.dir) // every time, because the directory may be a new one; if it is missing, Read returns an error
 		}
 		next, read = time.After(rescanPeriod), time.Now()
 		pods, changed, err := s.Read()
@@ -98,7 +98,8 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	}
 }
 
-// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list it.
+// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list the
+// directory.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -128,7 +129,7 @@ func readFile(path string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular(): // to open a pipe would block it
+	case !info.Mode().IsRegular(): // opening a pipe would block
 		return nil, errors.New("it is no regular file")
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("it has more than %d bytes", maxFile)
@@ -136,7 +137,7 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// take takes in the content of a file, and reports whether it is another than before.
+// take stores the content of a file, and reports whether it has changed.
 func (s *Source) take(name string, f *file, content []byte, err error) (changed bool) {
 	seen := fmt.Sprint(string(content), err)
 	if f.seen == seen {
@@ -160,10 +161,10 @@ func (s *Source) take(name string, f *file, content []byte, err error) (changed 
 	return true
 }
 
-// merge sets the pods to those of all files. Of two with one name or UID, the one in the file that sorts first is it.
+// merge sets pods to the pods of all files. If two pods have the same name or UID, the file that sorts first wins.
 func (s *Source) merge() {
 	pods, refused := []*v1.Pod{}, []v1.Pod{}
-	taken := map[string]string{} // names and UIDs, and the file
+	taken := map[string]string{} // files by name and by UID
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[name]
 		if f.refused != nil {
@@ -185,7 +186,7 @@ func (s *Source) merge() {
 	s.refused.Store(refused)
 }
 
-// refusal returns what says of a pod that it was refused.
+// refusal returns a pod with a status that has the reason of its refusal.
 func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 	pod := &v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed, Reason: "ManifestRefused", Message: file + ": " + why}}
 	pod.Name, pod.Namespace = cmp.Or(of.Name, file), cmp.Or(of.Namespace, v1.NamespaceDefault)
@@ -193,7 +194,7 @@ func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 	return pod
 }
 
-// Refused returns a pod for each that was refused, with the reason in its status. It may be called at any time.
+// Refused returns the refused pods, with the reason in their status. It may be called at any time.
 func (s *Source) Refused() []v1.Pod {
 	refused, _ := s.refused.Load().([]v1.Pod) // nil until the directory was read
 	return refused

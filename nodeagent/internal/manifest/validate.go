@@ -19,15 +19,15 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// supported are the fields that a manifest may have, by the field that they are in: by its path, or its name. What the
-// agent does not do is refused by name, not ignored. A field without an entry of its own is supported with everything
-// in it. What follows a field is a rule:
+// supported has the fields that a manifest may have, by the path or name of the parent field. Other fields are refused
+// by name, not ignored. A field without its own entry is supported with everything in it. A field may be followed by
+// rules:
 //
 //	=a|b   it has one of these values
-//	>n     it is a number from n on, and not so large that it overflows as seconds, or a quantity that is not negative
-//	:kind  it is as checks says
-//	!      it must be there; of several with "|" between them, one
-//	~      it means nothing on a node alone, and without it no pod is weaker
+//	>n     it is a number of at least n that does not overflow as seconds, or a quantity that is not negative
+//	:kind  it passes this entry of checks
+//	!      it is required; of several with "|" between them, one is required
+//	~      it has no meaning on a single node, and no pod is weaker without it
 var supported = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
@@ -78,12 +78,12 @@ const (
 	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
 		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
 		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
-	profile = "type=RuntimeDefault|Unconfined" // those of one's own would be files on the node
+	profile = "type=RuntimeDefault|Unconfined" // custom profiles would be files on the node
 	hook    = "exec|httpGet|sleep!"
 	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )
 
-// checks say what is wrong with a value.
+// checks return what is wrong with a value.
 var checks = map[string]func(string) []string{
 	"label":    validation.IsDNS1123Label,
 	"variable": validation.IsEnvVarName,
@@ -108,7 +108,7 @@ var checks = map[string]func(string) []string{
 	},
 }
 
-// checker finds the fields that the agent does not support or that are not by the rules, and those that mean nothing.
+// checker finds unsupported fields, fields that break a rule, and fields without meaning.
 type checker struct {
 	errs    field.ErrorList
 	ignored []string
@@ -170,7 +170,7 @@ func (c *checker) rule(value any, rule byte, of string, at *field.Path) {
 		}
 	case '>':
 		least, _ := strconv.ParseInt(of, 10, 64)
-		n, isNumber := value.(int64) // else it is a quantity
+		n, isNumber := value.(int64) // otherwise it is a quantity
 		if strings.HasPrefix(text, "-") || isNumber && (n < least || n > math.MaxInt32) {
 			c.errs = append(c.errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
 		}
@@ -191,7 +191,7 @@ func ValidateNames(pod *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// validate returns what is wrong with a pod whose fields are right, each by itself.
+// validate returns what is wrong with combinations of fields. checker has checked each field alone.
 func validate(pod *v1.Pod) field.ErrorList {
 	errs, spec := ValidateNames(pod), field.NewPath("spec")
 	check := func(ok bool, e *field.Error) {
@@ -207,7 +207,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 		check(!strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix),
 			field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "appArmorProfile is a field now"))
 	}
-	for i, alias := range pod.Spec.HostAliases { // they become lines of /etc/hosts
+	for i, alias := range pod.Spec.HostAliases { // aliases become lines of /etc/hosts
 		at := spec.Child("hostAliases").Index(i)
 		errs = append(errs, validation.IsValidIP(at.Child("ip"), alias.IP)...)
 		for j, name := range alias.Hostnames {

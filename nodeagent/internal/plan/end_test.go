@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// The containers end at once, then the sidecars one after another, the last first.
+// All containers end at once, then the sidecars one after another, in reverse order.
 func TestEnd(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "init:i", "side:one", "side:two", "a", "b")
 	for _, c := range []struct {
@@ -37,7 +37,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// The newest dead instance of each container stays, and whatever runs or is about to.
+// The newest dead instance of each container stays, and so does every instance that runs or is about to run.
 func TestLeftovers(t *testing.T) {
 	numbered := func(s *pleg.PodStatus) *pleg.PodStatus {
 		for i, c := range s.ContainerStatuses {

@@ -1,4 +1,5 @@
-// Package plan decides what is to be done to a pod: it compares what should be with what is. Its functions are pure.
+// Package plan decides what to do with a pod: it compares the wanted state with the actual state. Its functions are
+// pure.
 package plan
 
 import (
@@ -10,9 +11,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Actions is what is to be done, in the order of the fields. What comes after an end is planned anew when it is seen.
+// Actions is what to do, in the order of the fields. Once an end is visible, the steps after it are planned again.
 type Actions struct {
-	// Kill are the containers to end, step by step: those in one step end at once. StopSandboxes end after them.
+	// Kill are the containers to end, step by step. Containers of one step end at the same time. StopSandboxes come
+	// after them.
 	Kill          [][]Kill
 	StopSandboxes []string
 	// CreateSandbox makes a new sandbox, with Attempt.
@@ -29,11 +31,11 @@ type Actions struct {
 type Kill struct {
 	*pleg.Status
 	Why string
-	// Probe is the one that demands it, nil if none does.
+	// Probe is the failed probe that ends the container, or nil.
 	Probe *v1.Probe
 }
 
-// Make returns what is to be done to a pod.
+// Make returns the actions for a pod.
 func Make(v View) Actions {
 	changed, attempt := v.SandboxChanged()
 	start, over := v.starts()
@@ -56,7 +58,7 @@ func Make(v View) Actions {
 	return a
 }
 
-// end returns how everything in a pod is ended: the containers, then the sidecars, the last first, then the sandboxes.
+// end ends everything in a pod: the containers, then the sidecars in reverse order, then the sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
@@ -73,14 +75,14 @@ func (v View) end() (a Actions) {
 	return a
 }
 
-// wrong returns why a container that runs must not, if there is a reason.
+// wrong returns the reason to end a running container, if there is one.
 func (v View) wrong(s *pleg.Status) Kill {
 	c := Find(v.Pod, s.Name)
 	switch {
 	case c == nil:
 		return Kill{Status: s, Why: "the pod no longer has it"}
 	case s.State == pleg.ContainerStateUnknown:
-		return Kill{Status: s, Why: "its state is unknown"} // lest two of it run
+		return Kill{Status: s, Why: "its state is unknown"} // so that never two instances run
 	case s.Hash != v.Hash(c):
 		return Kill{Status: s, Why: "its specification changed"}
 	}
@@ -92,10 +94,10 @@ func (v View) wrong(s *pleg.Status) Kill {
 	return Kill{}
 }
 
-// starts returns the containers that are to be started, in this order. When none of those that the pod is for is left
-// to keep or to start, or an init container has failed, the pod is over.
+// starts returns the containers to start, in this order. The pod is over if no regular container is left to keep or to
+// start, or if an init container has failed.
 func (v View) starts() (start []*v1.Container, over bool) {
-	// A regular container shows that the init containers have run, even if the runtime has none of them any more.
+	// If a regular container exists, the init containers have run, even if the runtime no longer has them.
 	done := v.Initialized()
 	for i := range v.Pod.Spec.InitContainers {
 		c := &v.Pod.Spec.InitContainers[i]
@@ -111,7 +113,7 @@ func (v View) starts() (start []*v1.Container, over bool) {
 			start = append(start, c)
 		}
 		if !done && !(lives && IsSidecar(c) && v.Passes(c, Startup, s.ID.String())) {
-			return start, false // those that follow wait for it
+			return start, false // later containers wait for it
 		}
 	}
 	over = true
@@ -126,8 +128,8 @@ func (v View) starts() (start []*v1.Container, over bool) {
 	return start, over
 }
 
-// runsAgain reports whether a pod without a sandbox gets one: not if it has run and is to run once, and not if nothing
-// of it is left to run. One whose init containers alone have run has not.
+// runsAgain reports whether a pod without a sandbox gets a new one. It gets none if it has run and its restart policy
+// is Never, or if nothing is left to run. A pod has not run if only its init containers have.
 func (v View) runsAgain(attempt uint32) bool {
 	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses),
 		func(s *pleg.Status) bool { return s.State == pleg.ContainerStateCreated })
@@ -137,9 +139,9 @@ func (v View) runsAgain(attempt uint32) bool {
 	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool { return v.ShouldRun(&c) })
 }
 
-// leftovers returns what a pod leaves behind. Of each container the newest dead instance is kept, for its exit code and
-// its restart count; older ones are left over, and so are containers that were replaced before they were started, and
-// dead sandboxes without a container. Of a pod that is no longer wanted all is left over.
+// leftovers returns the dead containers and sandboxes to remove. The newest dead instance of each container stays,
+// for its exit code and restart count. Older instances, containers that were replaced before their start, and dead
+// sandboxes without a container are removed. If the pod is no longer wanted, everything is.
 func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
 	kept := map[string]bool{}
 	for _, s := range v.Seen.ContainerStatuses { // newest first

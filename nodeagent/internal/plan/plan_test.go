@@ -15,10 +15,10 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/podtest"
 )
 
-// probes are the probes that failed, by container; "startup?" is one that has no result yet.
+// probes are the failed probes, by container; "startup?" is a startup probe without a result.
 type probes map[string]ProbeKind
 
-// of gives containers these probes, and returns what they have shown.
+// of adds these probes to containers, and returns a function with their outcomes.
 func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
 	for _, c := range Containers(pod) {
 		switch p[c.Name] {
@@ -43,8 +43,8 @@ func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	return p
 }
 
-// seen returns a status with a sandbox; "name running", "name 3" for an exit code, "old name
-// 3" for one of an older sandbox, "name created" and the like. Newest first.
+// seen returns a status with a sandbox. Containers are "name running", "name 3" with an exit code,
+// "old name 3" in an older sandbox, "name created" and so on, newest first.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
 		Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1},
@@ -73,10 +73,10 @@ func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 	return s
 }
 
-// startError returns a status in which starts have failed.
+// startError returns a status in which the starts of exited containers have failed.
 func startError(s *pleg.PodStatus) *pleg.PodStatus { return withReason(s, "StartError") }
 
-// withReason returns a status in which containers that have exited were never started, as containerd says.
+// withReason returns a status in which exited containers were never started, with containerd's reason.
 func withReason(s *pleg.PodStatus, reason string) *pleg.PodStatus {
 	for _, c := range s.ContainerStatuses {
 		if c.State == pleg.ContainerStateExited {
@@ -218,7 +218,7 @@ func TestSandboxChanged(t *testing.T) {
 	}
 }
 
-// The attempt of the next instance is greater than that of each instance, in whatever order they are.
+// The attempt of the next instance is greater than that of every instance, in any order.
 func TestRestartCount(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a", "b", "c")
 	status := seen("a 1", "a 1", "b 1")
@@ -232,7 +232,7 @@ func TestRestartCount(t *testing.T) {
 	}
 }
 
-// A port is a number, also as text, or the name of one.
+// A port is a number, a number as text, or a port's name.
 func TestPort(t *testing.T) {
 	c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 80}}}
 	for port, want := range map[intstr.IntOrString]int32{

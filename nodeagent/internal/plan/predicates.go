@@ -23,17 +23,17 @@ const (
 	Startup   ProbeKind = "startup"
 )
 
-// ProbeKinds are all of them.
+// ProbeKinds are all kinds of probes.
 var ProbeKinds = []ProbeKind{Liveness, Readiness, Startup}
 
-// Probe returns a container's probe of a kind, nil if it has none.
+// Probe returns a container's probe of a kind, or nil.
 func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
 	return map[ProbeKind]*v1.Probe{
 		Liveness: c.LivenessProbe, Readiness: c.ReadinessProbe, Startup: c.StartupProbe,
 	}[kind]
 }
 
-// IsSidecar reports whether an init container is one that runs beside the others.
+// IsSidecar reports whether an init container is a sidecar: it keeps running with the other containers.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
@@ -50,7 +50,7 @@ func Containers(pod *v1.Pod) []*v1.Container {
 	return all
 }
 
-// Find returns a container by name, nil if the pod has none of it.
+// Find returns a container by name, or nil.
 func Find(pod *v1.Pod, name string) *v1.Container {
 	for _, c := range Containers(pod) {
 		if c.Name == name {
@@ -60,7 +60,7 @@ func Find(pod *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
-// FindStatus returns the status of a container by name, nil if there is none.
+// FindStatus returns the status of a container by name, or nil.
 func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 	for _, s := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
 		if s.Name == name {
@@ -70,7 +70,7 @@ func FindStatus(status *v1.PodStatus, name string) *v1.ContainerStatus {
 	return nil
 }
 
-// Port returns the number of a container's port, which may be given by name.
+// Port returns the number of a container's port, given by number or name.
 func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	for _, p := range c.Ports {
 		if port.Type == intstr.String && p.Name == port.StrVal {
@@ -83,12 +83,13 @@ func Port(c *v1.Container, port intstr.IntOrString) (int32, error) {
 	return 0, fmt.Errorf("the container has no port named %q", port.String())
 }
 
-// Hostname returns the name of a pod's host, as the pod sees it.
+// Hostname returns the host name inside a pod.
 func Hostname(pod *v1.Pod) string {
 	return cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
 }
 
-// Field returns the value of a field of a pod with a status, false if it is none that an environment may have.
+// Field returns the value of a field of a pod with a status. It returns false if an environment may not have this
+// field.
 func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	ips := []string{}
 	for _, ip := range pod.Status.PodIPs {
@@ -109,7 +110,7 @@ func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	return value, ok
 }
 
-// Grace returns the grace period of a pod, or of a container that is ended because of a probe.
+// Grace returns the grace period of a pod, or of the probe that ends a container.
 func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
 	if probe != nil {

@@ -13,29 +13,29 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SandboxHashAnnotation is the annotation of a sandbox that holds the hash of what it was made from.
+// SandboxHashAnnotation is the annotation of a sandbox that has the hash of its specification.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
-// unsettledFor is for how long after an end that the runtime has lost its exit code may still be reported.
+// unsettledFor is how long after an end that the runtime has lost a witness may still report the exit code.
 const unsettledFor = 10 * time.Second
 
-// View is a pod as it is specified, and as it was seen once.
+// View is a pod's specification, and its state at one time.
 type View struct {
 	Pod  *v1.Pod
 	Seen *pleg.PodStatus
-	Now  time.Time // when it was
-	// Listed is the pod as it was listed, nil if it was not.
+	Now  time.Time // the time of the view
+	// Listed is the pod in the newest list, or nil.
 	Listed *pleg.Pod
-	// Before is the status that was published last: the runtime may have lost a container that it has.
+	// Before is the last published status. It may have containers that the runtime has lost.
 	Before v1.PodStatus
-	// Over says that nothing of it is to run any more, Unwanted that nothing is to be left.
+	// Over is true if nothing may run any more, Unwanted if nothing may be left.
 	Over, Unwanted bool
 	// SandboxHash and Hash are the hashes of the specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns what a probe has shown of the container with an ID, after as many results as its thresholds say.
+	// Probed returns the outcome of a probe for the container with an ID, once a threshold of the probe is reached.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
-	// Interrupted are the IDs of the containers that the agent has ended last although they were to run on, by name.
+	// Interrupted are the IDs of the containers that the agent has last interrupted, by name: they should have run on.
 	Interrupted map[string]string
 }
 
@@ -44,8 +44,8 @@ func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
 
-// Passes reports whether the container with an ID has shown what its probe of a kind asks for, or there is none. As
-// long as that is not known it is as it was published: an agent that starts again makes no container unready.
+// Passes reports whether the container with an ID passes its probe of a kind, or has no such probe. While the result is
+// unknown, the published status counts, so that a restarted agent makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	if Probe(c, kind) == nil {
 		return true
@@ -57,19 +57,20 @@ func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	return shown == v1.ConditionTrue
 }
 
-// Active returns the newest instance of a container in the present sandbox, nil if there is none.
+// Active returns the newest instance of a container in the present sandbox, or nil.
 func (v View) Active(name string) *pleg.Status {
 	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
 }
 
-// Counts reports whether an instance is an outcome of a container as it is specified. One whose start has failed is: a
-// start that was cut short may have begun the container's work, and what runs once must not run twice.
+// Counts reports whether an instance belongs to the container's present specification and has run. A failed start
+// counts too: an interrupted start may have begun the container's work, and a container that may run once must not
+// run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
-// Unsettled reports whether a container's end is lost, and a witness may still report it: it decides nothing yet.
-// A container that runs again whatever its exit code is does not wait.
+// Unsettled reports whether a container's end is lost and a witness may still report it. Until then, the end decides
+// nothing. A container that runs again with any exit code does not wait.
 func (v View) Unsettled(s *pleg.Status) bool {
 	c := Find(v.Pod, s.Name)
 	if c == nil || !s.EndUnknown || v.Now.Sub(s.FinishedAt).Abs() >= unsettledFor {
@@ -79,20 +80,20 @@ func (v View) Unsettled(s *pleg.Status) bool {
 	return !IsSidecar(c) && (init || !v.Restarts(c, s.ID.String(), 0))
 }
 
-// Restarts reports whether a container runs again after an exit. An interrupted one does, even if it exits with 0.
+// Restarts reports whether a container runs again after an exit. An interrupted container does, even after exit code 0.
 func (v View) Restarts(c *v1.Container, id string, exitCode int) bool {
 	return IsSidecar(c) || v.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		v.Pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && (exitCode != 0 || v.Interrupted[c.Name] == id)
 }
 
-// ShouldRun reports whether a container that does not run is to be started, now or after a back-off.
+// ShouldRun reports whether a container that does not run must be started, now or after a back-off.
 func (v View) ShouldRun(c *v1.Container) bool {
 	s := v.Seen.FindContainerStatusByName(c.Name)
 	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || v.Restarts(c, s.ID.String(), s.ExitCode)))
 }
 
-// SandboxChanged reports whether the pod needs a new sandbox, and returns the attempt that it is to have. The present
-// sandbox is gone, dead, of another specification, without the address it should have, or one of several.
+// SandboxChanged reports whether the pod needs a new sandbox, and returns its attempt. It does if the present
+// sandbox is gone, dead, of another specification, without its address, or not the only one.
 func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
@@ -131,8 +132,8 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 	})
 }
 
-// Crashed returns when a container failed last, zero if it has not. As in the kubelet, an instance that was ended does
-// not count for the back-off of its successor, only those before it.
+// Crashed returns when a container failed last, or zero. As in the kubelet, an instance that the agent has ended
+// does not count for its successor's back-off; earlier instances do.
 func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	newest := v.Seen.FindContainerStatusByName(c.Name)
 	for _, s := range v.Seen.ContainerStatuses { // newest first
@@ -141,14 +142,14 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 		case s.State == pleg.ContainerStateExited:
 			return s.FinishedAt
 		default:
-			return s.CreatedAt // its start failed, or nobody knows what became of it
+			return s.CreatedAt // its start failed, or its end is unknown
 		}
 	}
 	return time.Time{}
 }
 
-// RestartCount returns that of the next instance of a container, which is its attempt too. It never falls, whatever was
-// removed. It is greater than that of every instance, newest or not: the runtime reserves a name with its attempt.
+// RestartCount returns the restart count of a container's next instance, which is also its attempt. It never falls,
+// even after removals. It exceeds that of every instance, because the runtime reserves a name with its attempt.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	for _, s := range v.Seen.ContainerStatuses {

@@ -1,4 +1,4 @@
-// Package podtest makes pods and statuses for tests out of a few words.
+// Package podtest makes pods and statuses for tests from short texts.
 package podtest
 
 import (
@@ -33,8 +33,8 @@ func Pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	return p
 }
 
-// Status returns the status of a container: "name running", "name 3" for an exit code, "name created" and the like.
-// Its ID is its name.
+// Status returns the status of a container: "name running", "name 3" with an exit code, "name created" and so on. Its
+// ID is its name.
 func Status(text string) *pleg.Status {
 	name, state, _ := strings.Cut(text, " ")
 	s := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: name}, State: pleg.State(state)}

@@ -1,4 +1,4 @@
-// Package prober probes containers, in a goroutine for each probe, and keeps the outcomes for the plan and the status.
+// Package prober probes containers with a goroutine for each probe, and keeps the outcomes for plan and status.
 package prober
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// Manager has the probes of all pods, and needs its fields set. Its methods are safe for concurrent use.
+// Manager has the probes of all pods. Set its fields first. Its methods are safe for concurrent use.
 type Manager struct {
 	Runtime *runtime.Client
-	Status  func(types.UID) v1.Pod // returns a pod with the status that was published last
+	Status  func(types.UID) v1.Pod // returns a pod with its last published status
 	Changed func(types.UID)        // is called without a lock held when an outcome changes
-	Begin   func(func())           // begins a goroutine, which ends with the context of Set
+	Begin   func(func())           // starts a goroutine, which ends with the context of Set
 	Logger  klog.Logger
 
 	mu     sync.Mutex
@@ -38,8 +38,8 @@ type key struct {
 	kind      plan.ProbeKind
 }
 
-// Set has a pod probed as its specification says, with probes of these kinds, until ctx ends. The probes of containers
-// that are as they were go on. Those that are not ready by the status, which was published, are probed at once.
+// Set starts the pod's probes of these kinds, which run until ctx ends. Probes of unchanged containers continue. Probes
+// of containers that are not ready in the published status run at once.
 func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, ki
 	}
 }
 
-// Outcome returns what a probe has shown of the container with an ID.
+// Outcome returns the outcome of a probe for the container with an ID.
 func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) v1.ConditionStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,15 +93,15 @@ type probe struct {
 	pod  *v1.Pod
 	spec *v1.Container
 	stop context.CancelFunc
-	kick chan struct{} // asks for a probe now
+	kick chan struct{} // requests a probe now
 
 	// Written by run; guarded by the manager's mu.
-	id      string // of the container that is probed
+	id      string // ID of the probed container
 	outcome v1.ConditionStatus
 
 	// Owned by run.
 	last  v1.ConditionStatus // the last result
-	count int32              // how many were the same
+	count int32              // how many results in a row were the same
 }
 
 // run probes until the context ends.
@@ -121,7 +121,7 @@ func (p *probe) run(ctx context.Context) {
 	}
 }
 
-// once probes the container, if it is to be probed.
+// once probes the container, unless no probe is due.
 func (p *probe) once(ctx context.Context) {
 	status := p.Status(p.uid).Status
 	s := plan.FindStatus(&status, p.container)
@@ -134,7 +134,7 @@ func (p *probe) once(ctx context.Context) {
 		p.mu.Unlock()
 	}
 	switch started := ptr.Deref(s.Started, false); {
-	case started == (p.kind == plan.Startup): // it holds the others back, and ends once it has succeeded
+	case started == (p.kind == plan.Startup): // others wait for the startup probe, which ends when it succeeds
 		return
 	case p.kind != plan.Readiness && p.outcome == v1.ConditionFalse: // the container is about to be killed
 		return
@@ -148,7 +148,7 @@ func (p *probe) once(ctx context.Context) {
 	}
 }
 
-// take takes in a result. It becomes the outcome if as many in a row were the same as the threshold says.
+// take stores a result. It becomes the outcome when the threshold of equal results in a row is reached.
 func (p *probe) take(err error) {
 	result, threshold := v1.ConditionTrue, p.SuccessThreshold
 	if err != nil {
@@ -156,7 +156,7 @@ func (p *probe) take(err error) {
 		result, threshold = v1.ConditionFalse, p.FailureThreshold
 	}
 	if errors.Is(err, handler.ErrNotMade) {
-		return // which counts for nothing
+		return // a probe that was not made has no result
 	}
 	if p.last != result {
 		p.last, p.count = result, 0
@@ -165,7 +165,7 @@ func (p *probe) take(err error) {
 		return
 	}
 	p.mu.Lock()
-	changed := p.outcome != result && p.probes[p.key] == p // else it was stopped meanwhile
+	changed := p.outcome != result && p.probes[p.key] == p // otherwise the probe was stopped meanwhile
 	if changed {
 		p.outcome = result
 	}

@@ -1,4 +1,4 @@
-// Package runtime makes the calls that change something in the container runtime. The library makes those that read.
+// Package runtime makes the calls that change the container runtime. The library makes the calls that read.
 package runtime
 
 import (
@@ -20,11 +20,11 @@ import (
 
 const startGrace = 10 * time.Second
 
-// callTimeout bounds every call, beside what it is asked to wait for; pullTimeout bounds the pull of an image, and
-// readyTimeout the question whether the runtime is ready.
+// callTimeout limits every call, in addition to any wait that is part of the call. pullTimeout limits the pull of an
+// image, and readyTimeout the call of Ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
-// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use, and bounded in time.
+// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use, and have timeouts.
 type Client struct {
 	cri                    runtimeapi.RuntimeServiceClient
 	images                 runtimeapi.ImageServiceClient
@@ -38,7 +38,7 @@ func New(conn grpc.ClientConnInterface, stateDir, cgroupParent string) *Client {
 	}
 }
 
-// call makes a call within a timeout, and says in its error what was tried.
+// call makes a call with a timeout. Its error begins with what.
 func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -50,7 +50,7 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string
 	return resp, err
 }
 
-// end makes a call that ends or removes something. What is not there has ended.
+// end makes a call that ends or removes something. It succeeds if the thing does not exist.
 func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) error {
 	if _, err := call(ctx, timeout, what, method, req); status.Code(err) != codes.NotFound {
@@ -59,7 +59,7 @@ func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	return nil
 }
 
-// Ready returns nil if the runtime says that it can run containers, else why not.
+// Ready returns nil if the runtime reports that it can run containers, or else the reason.
 func (c *Client) Ready(ctx context.Context) error {
 	r, err := call(ctx, readyTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -75,12 +75,12 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // RunPodSandbox runs a sandbox of a pod and returns its ID.
 func (c *Client) RunPodSandbox(ctx context.Context, pod *v1.Pod, attempt uint32) (id string, err error) {
-	r, err := call(ctx, 2*callTimeout, "running a sandbox", c.cri.RunPodSandbox, // as long as the kubelet gives it
+	r, err := call(ctx, 2*callTimeout, "running a sandbox", c.cri.RunPodSandbox, // the kubelet's timeout
 		&runtimeapi.RunPodSandboxRequest{Config: c.sandboxConfig(pod, attempt)})
 	return r.GetPodSandboxId(), err
 }
 
-// StopPodSandbox ends everything in a sandbox. One that is not there is stopped.
+// StopPodSandbox ends everything in a sandbox. It succeeds if the sandbox does not exist.
 func (c *Client) StopPodSandbox(ctx context.Context, id string) error {
 	return end(ctx, callTimeout, "stopping sandbox "+id, c.cri.StopPodSandbox,
 		&runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
@@ -92,10 +92,10 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 }
 
-// ErrConfig says that a container cannot be created as it is specified.
+// ErrConfig means that a container cannot be created from its specification.
 var ErrConfig = errors.New("the container cannot be configured")
 
-// CreateContainer creates a container of a pod, which has its status, in a sandbox and returns its ID.
+// CreateContainer creates a container of a pod in a sandbox, and returns its ID. The pod must have its status.
 func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
 	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
 	image, err := c.image(ctx, container.Image)
@@ -106,7 +106,7 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	// containerd would make it, CRI-O does not.
+	// containerd would make the directory, CRI-O does not.
 	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of the log: %w", err)
 	}
@@ -117,8 +117,8 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
-// StartContainer starts a container that was created. A start that is under way when ctx ends goes on for startGrace: a
-// start that is cut short may have begun the container's work, and nobody could say whether it has.
+// StartContainer starts a created container. When ctx ends, a start in progress continues for startGrace: nobody knows
+// whether an interrupted start has begun the container's work.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
 	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -128,13 +128,13 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
-// StopContainer asks a container to end, and kills it after the grace period. One that is not there is stopped.
+// StopContainer asks a container to end, and kills it after the grace period. It succeeds if there is no container.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	return end(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
 		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds(grace)})
 }
 
-// seconds returns a time in whole seconds, rounded up: to CRI, 0 is no time to end in, and no limit of a command.
+// seconds returns a time in whole seconds, rounded up: in CRI, 0 means no grace period, or no limit for a command.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // RemoveContainer removes a container.
@@ -143,7 +143,7 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 		&runtimeapi.RemoveContainerRequest{ContainerId: id})
 }
 
-// ErrExecTimeout says that a command ran for longer than its timeout.
+// ErrExecTimeout means that a command ran longer than its timeout.
 var ErrExecTimeout = errors.New("the command has timed out")
 
 // Exec runs a command in a container and returns its output and exit code.
@@ -157,8 +157,8 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
 }
 
-// EnsureImage has a container's image pulled if its policy says so, but for a back-off. If the image is not there then,
-// it returns why, in the kubelet's words, and until when to wait if it did not try.
+// EnsureImage pulls a container's image if its policy requires this and no back-off runs. If the image is then missing,
+// it returns the kubelet's reason and a message, and the end of the back-off if it did not try.
 func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 	backoff *flowcontrol.Backoff) (reason, message string, until time.Time) {
 	if _, err := reference.ParseNormalizedNamed(of.Image); err != nil {
@@ -187,7 +187,7 @@ func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 	return "", "", until
 }
 
-// image returns an image that the runtime has, nil if it has none of that name.
+// image returns the runtime's image of this name, or nil.
 func (c *Client) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
 		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})

@@ -26,7 +26,7 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 	return nil, errors.New("no streams")
 }
 
-// created has a container of an image created and returns what the runtime is asked for.
+// created creates a container of an image, and returns the request to the runtime.
 func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.CreateContainerRequest, error) {
 	t.Helper()
 	var asked *runtimeapi.CreateContainerRequest
@@ -36,7 +36,7 @@ func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.Crea
 			response.(*runtimeapi.ImageStatusResponse).Image = image
 		case *runtimeapi.CreateContainerRequest:
 			asked = r
-			// The directory of the log is there: CRI-O does not make it.
+			// The directory of the log must exist: CRI-O does not make it.
 			_, err := os.Stat(filepath.Join(r.SandboxConfig.LogDirectory, filepath.Dir(r.Config.LogPath)))
 			return err
 		}
@@ -49,8 +49,8 @@ func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.Crea
 	return asked, err
 }
 
-// A container without a user of its own has the image's, whatever else it says, and one that must not be root is not
-// created if it would be.
+// A container without its own user has the image's, whatever its other fields are. If it must not be root but would be,
+// it is not created.
 func TestUser(t *testing.T) {
 	numeric := &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 1234}}
 	named, root := &runtimeapi.Image{Username: "app"}, &runtimeapi.Image{}
@@ -98,7 +98,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// Seccomp is what the manifest says, the container's before the pod's; without a word there is none, as in the kubelet.
+// The seccomp profile is the container's, or else the pod's. If the manifest has none, none is set, as in the kubelet.
 func TestSeccomp(t *testing.T) {
 	standard, none := &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
 		&v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined}

@@ -29,10 +29,10 @@ const (
 	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// source is the value of annotationSource in the sandboxes of the agent with this state directory.
+// source is the value of annotationSource in sandboxes of agents with this state directory.
 func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
-// Orphan returns a pod, made of what the runtime has of it; nil if no agent with this state directory has made it.
+// Orphan returns a pod made from the runtime's status, or nil if no agent with this state directory has created it.
 func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
 		return nil
@@ -60,7 +60,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
 	}
-	if !pod.Spec.HostNetwork { // else it has the host's, and runtimes refuse another
+	if !pod.Spec.HostNetwork { // otherwise it has the host's name, and runtimes refuse another
 		config.Hostname = plan.Hostname(pod)
 	}
 	return config
@@ -73,13 +73,13 @@ func podLabels(pod *v1.Pod) map[string]string {
 	}
 }
 
-// propagations are CRI's values of mountPropagation. Without one of them a mount is private.
+// propagations are CRI's values of mountPropagation. A mount without any is private.
 var propagations = map[v1.MountPropagationMode]runtimeapi.MountPropagation{
 	v1.MountPropagationHostToContainer: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
 	v1.MountPropagationBidirectional:   runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
 }
 
-// containerConfig needs a pod with its status, for the addresses.
+// containerConfig returns CRI's configuration of a container. pod must have its status, for the addresses.
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
 	security, err := containerSecurity(pod, container, image)
@@ -102,11 +102,11 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 	if config.Mounts, err = c.mounts(pod, container); err != nil {
 		return nil, err
 	}
-	references := map[string]string{"$$": "$"} // and what they stand for
+	references := map[string]string{"$$": "$"} // with their values
 	for _, e := range container.Env {
 		value := expand(e.Value, references)
 		if e.ValueFrom != nil {
-			value, _ = plan.Field(pod, e.ValueFrom.FieldRef.FieldPath) // validation has seen that there is such a field
+			value, _ = plan.Field(pod, e.ValueFrom.FieldRef.FieldPath) // validation has checked that the field exists
 		}
 		references["$("+e.Name+")"] = value
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(value)})
@@ -139,10 +139,10 @@ func (c *Client) mounts(pod *v1.Pod, container *v1.Container) (mounts []*runtime
 	return append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: hostsPath}), err
 }
 
-// referencePattern is that of "$$" or "$(NAME)".
+// referencePattern matches "$$" and "$(NAME)".
 var referencePattern = regexp.MustCompile(`\$(\$|\([^)]*\))`)
 
-// expand replaces references by what they stand for; one that stands for nothing stays.
+// expand replaces references by their values. Unknown references stay.
 func expand(s string, references map[string]string) string {
 	return referencePattern.ReplaceAllStringFunc(s, func(found string) string {
 		if value, known := references[found]; known {
@@ -152,9 +152,9 @@ func expand(s string, references map[string]string) string {
 	})
 }
 
-// resources converts requests and limits as the kubelet does: a CPU is 1024 shares, and the whole of each period.
+// resources converts requests and limits as the kubelet does: one CPU is 1024 shares, and a quota of a full period.
 func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's
+	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's values
 	r := &runtimeapi.LinuxContainerResources{
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
 	}
@@ -166,7 +166,7 @@ func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources
 	return r
 }
 
-// QOS returns the quality of service of a pod, by what its containers ask for.
+// QOS returns the quality of service of a pod, from its containers' requests and limits.
 func QOS(pod *v1.Pod) v1.PodQOSClass {
 	asks, guaranteed := false, true
 	for _, c := range plan.Containers(pod) {
@@ -186,8 +186,8 @@ func QOS(pod *v1.Pod) v1.PodQOSClass {
 	}
 }
 
-// oomScoreAdj returns what the kernel is to add to the score of a container's processes when memory runs out, as the
-// kubelet: what asks for less of the node's memory, and uses more than it asks for, ends first.
+// oomScoreAdj returns the OOM score adjustment of a container's processes, as the kubelet does. When memory runs out,
+// containers end first that request less of the node's memory and use more than they request.
 func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
 	class := QOS(pod)
@@ -198,7 +198,7 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 		return bestEffort
 	}
 	request := c.Resources.Requests.Memory().Value()
-	if plan.IsSidecar(c) { // it ends no sooner than the containers that need it
+	if plan.IsSidecar(c) { // a sidecar ends no sooner than the containers that need it
 		least := slices.MinFunc(pod.Spec.Containers, func(a, b v1.Container) int {
 			return a.Resources.Requests.Memory().Cmp(*b.Resources.Requests.Memory())
 		})
@@ -210,12 +210,12 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 // nodeMemory returns the bytes of memory of the node.
 func nodeMemory() int64 {
 	var info syscall.Sysinfo_t
-	_ = syscall.Sysinfo(&info)                           // it fails only for a bad address
+	_ = syscall.Sysinfo(&info)                           // fails only for a bad address
 	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
 }
 
-// ContainerHash returns the hash of a container's specification, its volumes included: one with another is replaced.
-// The kubelet hashes name and image alone, because the API server lets nothing else be changed.
+// ContainerHash returns the hash of a container's specification with its volumes. If it changes, the container is
+// replaced. The kubelet hashes only name and image, because the API server allows no other changes.
 func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	parts := []any{c}
 	for _, m := range c.VolumeMounts {
@@ -224,12 +224,12 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	return hashOf(parts)
 }
 
-// SandboxHash returns the hash of what a sandbox is made from, but for labels and annotations, which are not worth a
-// restart. A pod with a sandbox of another hash gets a new one, and begins anew; so it does if the containers change
-// that run to their end before the others.
+// SandboxHash returns the hash of a sandbox's specification without labels and annotations, which are not worth a
+// restart. It includes the init containers that are no sidecars. If the hash changes, the pod gets a new sandbox and
+// starts again.
 func SandboxHash(pod *v1.Pod) string {
 	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
-	if len(pod.Spec.HostAliases) > 0 { // else the hash is as it was before there were any
+	if len(pod.Spec.HostAliases) > 0 { // otherwise the hash is the same as in older versions, without aliases
 		parts = append(parts, pod.Spec.HostAliases)
 	}
 	for i := range pod.Spec.InitContainers {
@@ -240,9 +240,9 @@ func SandboxHash(pod *v1.Pod) string {
 	return strconv.FormatUint(hashOf(parts), 16)
 }
 
-// hashOf hashes the JSON of a value: 32 bits, as the kubelet's.
+// hashOf hashes the JSON of a value to 32 bits, like the kubelet.
 func hashOf(v any) uint64 {
 	h := fnv.New32a()
-	_ = json.NewEncoder(h).Encode(v) // no type that is hashed here fails, and a hash takes everything
+	_ = json.NewEncoder(h).Encode(v) // neither these types nor a hash return errors
 	return uint64(h.Sum32())
 }

@@ -29,7 +29,7 @@ func pod(c v1.Container, volumes ...v1.Volume) *v1.Pod {
 	}
 }
 
-// A container's configuration is its specification.
+// A container's configuration matches its specification.
 func TestContainerConfig(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, dir, "/pods")
@@ -110,8 +110,8 @@ func TestFieldsInEnvironment(t *testing.T) {
 	}
 }
 
-// A container sees its pod's own /etc/hosts in the kubelet's form, and the host's entries only in the host's network. A
-// container that mounts a file of its own there has that.
+// A container sees its pod's own /etc/hosts in the kubelet's form. It has the host's entries only in the host's
+// network. A container that mounts its own file there sees that file.
 func TestHosts(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, dir, "")
@@ -155,11 +155,11 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%v, %v", config, err)
 	}
 	if hash := SandboxHash(p); hash == SandboxHash(pod(v1.Container{})) {
-		t.Error("a pod with other aliases keeps its hosts")
+		t.Error("a pod with other aliases keeps its hosts file")
 	}
 }
 
-// Mounts are passed on as the manifest says, and else are not.
+// Mount propagation follows the manifest; by default, mounts are private.
 func TestMountPropagation(t *testing.T) {
 	p := pod(v1.Container{}, v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
 	for mode, want := range map[v1.MountPropagationMode]runtimeapi.MountPropagation{
@@ -178,7 +178,7 @@ func TestMountPropagation(t *testing.T) {
 	}
 }
 
-// A volume in memory is a file system of its own, which stays while the pod is there and goes with it.
+// A volume in memory is a separate file system, which is removed with the pod.
 func TestVolumeInMemory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		fmt.Fprintf(os.Stderr, "SKIPPED: %s: it needs root to mount\n", t.Name())
@@ -187,7 +187,7 @@ func TestVolumeInMemory(t *testing.T) {
 	dir := t.TempDir()
 	c, p := New(nil, dir, ""), pod(v1.Container{})
 	vol := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Memory"}}}
-	for range 2 { // the second time there is a file in it
+	for range 2 { // the second time, the volume has a file
 		path, err := c.volume(p, vol)
 		if err != nil {
 			t.Fatal(err)
@@ -217,8 +217,8 @@ func TestVolumeInMemory(t *testing.T) {
 	}
 }
 
-// A path of the host is of the type that the manifest says, and is made if it says so. The files of an emptyDir belong
-// to the group that the pod's containers have.
+// A hostPath must have the type in the manifest, and is made if the type requires it. The files of an emptyDir belong
+// to the group of the pod's containers.
 func TestVolumes(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, filepath.Join(dir, "state"), "")
@@ -267,7 +267,7 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// A sandbox is known as this agent's, and of which specification it is.
+// A sandbox's annotations identify its agent and its specification.
 func TestSandboxConfig(t *testing.T) {
 	c := New(nil, "/state", "/pods")
 	p := pod(v1.Container{Name: "c", SecurityContext: &v1.SecurityContext{Privileged: ptr.To(true)}})
@@ -291,7 +291,7 @@ func TestSandboxConfig(t *testing.T) {
 	for _, other := range []*v1.Pod{New(nil, "/other", "").Orphan(seen(got.Annotations)), c.Orphan(seen(nil)),
 		c.Orphan(&pleg.PodStatus{})} {
 		if other != nil {
-			t.Errorf("a sandbox of somebody else: %v", other)
+			t.Errorf("another program's sandbox: %v", other)
 		}
 	}
 	for _, seconds := range []string{"", "-1", "x", "9223372036854775807"} {

@@ -30,20 +30,21 @@ func (c *Client) LogDir(pod *v1.Pod) string {
 	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
-// volumeOf returns the volume that is mounted: validation has seen that it is there.
+// volumeOf returns the volume of a mount. Validation has checked that it exists.
 func volumeOf(pod *v1.Pod, m v1.VolumeMount) *v1.Volume {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == m.Name })
 	return &pod.Spec.Volumes[i]
 }
 
-// kinds are the types of files that a hostPath may be of.
+// kinds are the file modes for the types of a hostPath.
 var kinds = map[v1.HostPathType]fs.FileMode{
 	v1.HostPathDirectory: fs.ModeDir, v1.HostPathDirectoryOrCreate: fs.ModeDir, v1.HostPathFile: 0,
 	v1.HostPathFileOrCreate: 0, v1.HostPathSocket: fs.ModeSocket, v1.HostPathBlockDev: fs.ModeDevice,
 	v1.HostPathCharDev: fs.ModeDevice | fs.ModeCharDevice,
 }
 
-// PrepareVolumes makes the volumes that the containers of a pod mount, or says why one cannot be mounted.
+// PrepareVolumes makes the volumes that the containers of a pod mount. It returns an error if a volume cannot be
+// mounted.
 func (c *Client) PrepareVolumes(pod *v1.Pod) (err error) {
 	for _, container := range plan.Containers(pod) {
 		_, failed := c.mounts(pod, container)
@@ -52,7 +53,7 @@ func (c *Client) PrepareVolumes(pod *v1.Pod) (err error) {
 	return err
 }
 
-// volume returns the path of a volume on the host, and makes it if it is to be made.
+// volume returns the path of a volume on the host, and makes the volume if necessary.
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
 		path, mode := filepath.Join(c.stateDir, "pods", string(pod.UID), "volumes", vol.Name), fs.FileMode(0o777)
@@ -79,7 +80,7 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 		if _, missing := os.Stat(path); missing != nil {
 			err = os.WriteFile(path, nil, 0o644)
 		}
-	default: // it must be there
+	default: // the path must exist
 	}
 	info, missing := os.Stat(path)
 	if err = errors.Join(err, missing); err == nil && info.Mode().Type() != kinds[kind] {
@@ -88,7 +89,8 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
-// inMemory mounts a file system in memory at a directory, unless there is one. What a container writes is its memory.
+// inMemory mounts a file system in memory at a directory, unless one is mounted. A container's files count as its
+// memory.
 func inMemory(dir string) error {
 	var own, parent syscall.Stat_t
 	if err := errors.Join(syscall.Stat(dir, &own), syscall.Stat(filepath.Dir(dir), &parent)); err != nil ||
@@ -96,7 +98,7 @@ func inMemory(dir string) error {
 		return err
 	}
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory()))
-	if err == nil { // containers may want to see what is mounted in it later, also where the host's mounts are private
+	if err == nil { // so that containers can see later mounts in it, even if the host's mounts are private
 		err = syscall.Mount("", dir, "", syscall.MS_SHARED, "")
 	}
 	return os.NewSyscallError("mount", err)
@@ -112,7 +114,7 @@ func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
 		text += ip.IP + "\t" + plan.Hostname(pod) + "\n"
 	}
 	if pod.Spec.HostNetwork {
-		own, _ := os.ReadFile(hostsPath) // a host may have none
+		own, _ := os.ReadFile(hostsPath) // a host may have no such file
 		text = "# Kubernetes-managed hosts file (host network).\n" + string(own)
 	}
 	if len(pod.Spec.HostAliases) > 0 {
@@ -135,15 +137,15 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 	return err
 }
 
-// Collect removes what is on disk of pods that are no more: an agent may have been killed as it removed them.
+// Collect removes files of pods that no longer exist: a kill of an agent may have interrupted their removal.
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
-		entries, _ := os.ReadDir(dir) // it may not be there yet
+		entries, _ := os.ReadDir(dir) // the directory may not exist yet
 		for _, e := range entries {   // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
 			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
-				volumes, _ := filepath.Glob(filepath.Join(dir, e.Name(), "volumes", "*")) // the pattern is good
+				volumes, _ := filepath.Glob(filepath.Join(dir, e.Name(), "volumes", "*")) // the pattern is valid
 				for _, volume := range volumes {
-					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // most are none in memory
+					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // most volumes are not in memory
 				}
 				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}
@@ -154,19 +156,19 @@ func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 
 // Limits are those of the kubelet's configuration.
 type Limits struct {
-	// The log of a container begins another file at LogSize, and has LogFiles, the present one included.
+	// At LogSize, a container's log continues in a new file. It has at most LogFiles, with the present one.
 	LogSize  resource.QuantityValue
 	LogFiles int
-	// When the disk with the images is ImagesHigh percent full, those that no container uses go, the longest unused
-	// first, until it is ImagesLow percent full. One that has been unused for less than ImageAge stays.
+	// When the images' disk is ImagesHigh percent full, unused images are removed, the longest unused first, until
+	// it is ImagesLow percent full. An image that has been unused for less than ImageAge stays.
 	ImagesHigh, ImagesLow int
 	ImageAge              time.Duration
 }
 
-// The seconds after which logs and images are looked at are the kubelet's.
+// Logs and images are checked every so many seconds, as in the kubelet.
 const logPeriod, imagePeriod = 10, 300
 
-// KeepLimits keeps limits until ctx ends. pods returns the pods with their statuses.
+// KeepLimits enforces limits until ctx ends. pods returns the pods with their statuses.
 func (c *Client) KeepLimits(ctx context.Context, limits Limits, pods func() *v1.PodList, logger klog.Logger) {
 	images, round := map[string]time.Time{}, 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -202,17 +204,17 @@ func (c *Client) rotate(ctx context.Context, id, path string, maxFiles int) erro
 	_, err := call(ctx, callTimeout, "reopening the log of container "+id, c.cri.ReopenContainerLog,
 		&runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 	if err != nil {
-		return errors.Join(err, os.Rename(rotated, path)) // into which the container still writes
+		return errors.Join(err, os.Rename(rotated, path)) // the container still writes to this file
 	}
-	older, err := filepath.Glob(path + ".*") // from the oldest on
+	older, err := filepath.Glob(path + ".*") // the oldest first
 	for ; len(older) >= maxFiles; older = older[1:] {
 		err = errors.Join(err, os.Remove(older[0]))
 	}
 	return err
 }
 
-// collectImages looks which images are in use, and removes others if there are too many. known are those of the last
-// time by ID, with the time at which they were in use last, or else were new.
+// collectImages finds the images in use, and removes others if the disk is too full. known has the images of the last
+// call by ID, with the time when they were last in use or, if never, first seen.
 func (c *Client) collectImages(ctx context.Context, limits Limits, known map[string]time.Time) error {
 	disk, err1 := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
 		&runtimeapi.ImageFsInfoRequest{})
@@ -224,7 +226,7 @@ func (c *Client) collectImages(ctx context.Context, limits Limits, known map[str
 	}
 	inUse := sets.New[string]()
 	for _, ctr := range containers.GetContainers() {
-		inUse.Insert(ctr.GetImage().GetImage(), ctr.GetImageRef(), ctr.GetImageId()) // each runtime has its ID somewhere
+		inUse.Insert(ctr.GetImage().GetImage(), ctr.GetImageRef(), ctr.GetImageId()) // the ID's field depends on the runtime
 	}
 	var unused []*runtimeapi.Image
 	before, now := maps.Clone(known), time.Now()
@@ -253,7 +255,7 @@ func (c *Client) collectImages(ctx context.Context, limits Limits, known map[str
 	return err
 }
 
-// toFree returns how many bytes are to be freed on the disk of the images: the first that the runtime names.
+// toFree returns how many bytes to free on the images' disk, the first disk that the runtime reports.
 func toFree(disk *runtimeapi.ImageFsInfoResponse, limits Limits) (int64, error) {
 	if len(disk.GetImageFilesystems()) == 0 {
 		return 0, nil

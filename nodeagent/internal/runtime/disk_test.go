@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A log that is too long is put aside, the runtime begins another, and of the older ones only so many stay. One of a
-// container that has ended, or is short, stays as it is, and so does one that the runtime goes on writing.
+// A log that is too long is renamed, the runtime begins a new one, and a limited number of older ones stays. Logs stay
+// unchanged if they are short, if the container has ended, or if the runtime continues to write the old file.
 func TestRotateLogs(t *testing.T) {
 	dir := t.TempDir()
 	var reopened []string
@@ -54,10 +54,10 @@ func TestRotateLogs(t *testing.T) {
 	limits := Limits{LogSize: resource.QuantityValue{Quantity: resource.MustParse("100")}, LogFiles: 3}
 	write("dead/0.log", 100)
 	write("short/0.log", 99)
-	write("long/1.log", 100) // of an instance before
+	write("long/1.log", 100) // the log of an earlier instance
 	for range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Duration(len(reopened)) * time.Second) // bubbles begin at the same time
+			time.Sleep(time.Duration(len(reopened)) * time.Second) // gives each log another name: bubbles begin at the same time
 			write("long/2.log", 100)
 			if err := c.rotateLogs(t.Context(), limits, []v1.Pod{*p}); err != nil {
 				t.Error(err)
@@ -78,8 +78,7 @@ func TestRotateLogs(t *testing.T) {
 	}
 }
 
-// When the disk is full, images that nobody uses are removed, the longest unused first, and none that is new, pinned or
-// in use.
+// When the disk is full, unused images are removed, the longest unused first. New, pinned and used images stay.
 func TestCollectImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -134,7 +133,7 @@ func TestCollectImages(t *testing.T) {
 		add("c", huge)
 		add("d", huge)
 		time.Sleep(2 * time.Minute)
-		collect(full, "[stuck]") // the others are new
+		collect(full, "[stuck]") // the other images are new
 		inUse = "d"
 		time.Sleep(2 * time.Minute)
 		collect(full, "[stuck c]") // then there is room
@@ -148,7 +147,7 @@ func TestCollectImages(t *testing.T) {
 		collect(full, "[e]") // d was in use for longer
 		dir = filepath.Join(dir, "none")
 		if err := c.collectImages(t.Context(), Limits{}, known); err == nil {
-			t.Error("a disk that is not there is full of room")
+			t.Error("a missing disk has room")
 		}
 	})
 }

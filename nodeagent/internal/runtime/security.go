@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// namespaces are the pod's own network and IPC, and a container's own processes, unless the manifest wants the host's.
+// namespaces returns the pod's own network and IPC, and a container's own processes, or the host's as in the manifest.
 func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
 	of := map[bool]runtimeapi.NamespaceMode{true: runtimeapi.NamespaceMode_NODE, false: runtimeapi.NamespaceMode_POD}
 	n := &runtimeapi.NamespaceOption{Network: of[pod.Spec.HostNetwork], Ipc: of[pod.Spec.HostIPC]}
@@ -29,7 +29,7 @@ func privileged(c *v1.Container) bool {
 	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 }
 
-// What a container sees of the host's /proc and /sys only masked, or cannot write.
+// The paths of the host's /proc and /sys that are masked or read-only in a container.
 var (
 	alwaysMasked = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -39,7 +39,8 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// maskedPaths returns what is masked on a host whose CPUs are in a directory: their heat depends on other programs.
+// maskedPaths returns the masked paths, with those of each CPU in a directory: a CPU's heat reveals other programs'
+// work.
 func maskedPaths(cpus string) []string {
 	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
 	return slices.Concat(alwaysMasked, perCPU)
@@ -52,8 +53,9 @@ func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
 	}
 }
 
-// containerSecurity is the kubelet's: a container's own fields go before the pod's, and who has no user has that of the
-// image, without which CRI would take a group for root's. It fails if a container is root that must not be, or may be.
+// containerSecurity returns the security context as the kubelet does. A container's own fields come before the
+// pod's. A container without a user gets the image's, because CRI takes a group without a user for root's. It
+// returns an error if a container that must not be root is, or may be.
 func containerSecurity(pod *v1.Pod, c *v1.Container,
 	image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	of, own := pod.Spec.SecurityContext, cmp.Or(c.SecurityContext, &v1.SecurityContext{})
@@ -100,7 +102,7 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
-// profile converts the type of a profile for seccomp or AppArmor: validation refuses those of one's own.
+// profile converts the type of a seccomp or AppArmor profile. Validation refuses custom profiles.
 func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
 	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}

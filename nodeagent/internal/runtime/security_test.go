@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a container does not see are the kubelet's paths, those of each CPU included.
+// The masked paths are the kubelet's, with those of each CPU.
 func TestMaskedPaths(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{"cpu0/thermal_throttle", "cpu11/thermal_throttle", "cpu2/topology",

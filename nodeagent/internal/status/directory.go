@@ -10,7 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Directory is a sink: a directory with a JSON file per pod. Each is replaced as a whole; one is written at a time.
+// Directory is a sink: a directory with a JSON file per pod. A write replaces the whole file. Only one write may run at
+// a time.
 type Directory string
 
 // Write writes a pod with its status.
@@ -19,21 +20,21 @@ func (d Directory) Write(pod *v1.Pod) error {
 	if err = errors.Join(err, os.MkdirAll(string(d), 0o700)); err != nil {
 		return fmt.Errorf("preparing the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	unfinished := filepath.Join(string(d), "unfinished")                        // whose writer was killed, if there is one
+	unfinished := filepath.Join(string(d), "unfinished")                        // left over if an agent was killed
 	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
 		return err
 	}
 	return os.Rename(unfinished, d.path(pod))
 }
 
-// Remove removes what was written of a pod.
+// Remove removes the file of a pod.
 func (d Directory) Remove(pod *v1.Pod) error { return os.RemoveAll(d.path(pod)) } // no error if there is none
 
 func (d Directory) path(pod *v1.Pod) string {
 	return filepath.Join(string(d), fmt.Sprintf("%s_%s_%s.json", pod.Namespace, pod.Name, pod.UID))
 }
 
-// Read returns the pods that were written before, and the errors of the files that cannot be read.
+// Read returns the stored pods, and the errors of unreadable files.
 func (d Directory) Read() (pods []*v1.Pod, err error) {
 	paths, err := filepath.Glob(filepath.Join(string(d), "*.json"))
 	for _, path := range paths {

@@ -1,4 +1,4 @@
-// Package status makes the API status of pods out of what the library has inspected. A Directory keeps it in files.
+// Package status makes the API status of pods from the library's statuses. A Directory stores it in files.
 package status
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// Generate returns the status of a pod. reasons say why containers that should run do not; nodeIP is the node's.
+// Generate returns the status of a pod. reasons has why containers do not run although they should.
 func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
@@ -37,7 +37,7 @@ func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeI
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
-	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded { // the code of a lost end came late
+	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded { // a lost end's code may come late
 		status.Phase = next
 	}
 	status.Conditions = conditions(view, &status)
@@ -53,7 +53,7 @@ type generator struct {
 	reasons map[string]v1.ContainerStateWaiting
 }
 
-// container returns the status of a container. One that runs once is an init container and no sidecar.
+// container returns the status of a container. runsOnce is true for an init container that is no sidecar.
 func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	s := g.state(c, runsOnce)
 	started := s.State.Running != nil && g.Passes(c, plan.Startup, s.ContainerID)
@@ -64,7 +64,7 @@ func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus
 	return s
 }
 
-// state returns the status of a container, but for its readiness.
+// state returns the status of a container without its readiness.
 func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	before := ptr.Deref(plan.FindStatus(&g.Before, c.Name), v1.ContainerStatus{})
 	s := v1.ContainerStatus{
@@ -78,14 +78,14 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	case before.State.Terminated != nil:
 		return before
 	case runsOnce && (g.Initialized() || g.HasRun() && before.ContainerID != ""):
-		// It has run, and the runtime has nothing of it any more.
+		// The container has run, and the runtime no longer has it.
 		s.RestartCount, s.LastTerminationState = 0, v1.ContainerState{}
 		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
 		return s
 	default:
 		g.absent(&s, &before)
 	}
-	// A container that is to run and does not is waiting, if it is known for what.
+	// A container that should run and does not is waiting, if the reason is known.
 	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
 	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
@@ -96,11 +96,11 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	return s
 }
 
-// present completes the status of a container that the runtime has; last is its newest instance.
+// present completes the status of a container in the runtime. last is its newest instance.
 func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
 	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
 	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
-	if !plan.Lives(last) {                    // its successor may have been removed before it ran
+	if !plan.Lives(last) {                    // a successor may have been removed before it ran
 		s.RestartCount = max(s.RestartCount, before.RestartCount)
 	}
 	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
@@ -110,7 +110,7 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 		s.State = before.State // as far as anybody knows
 	}
 	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
-		s.LastTerminationState = before.State // which the runtime may have no more
+		s.LastTerminationState = before.State // the runtime may have lost it
 	}
 	for _, older := range g.Seen.ContainerStatuses {
 		if older.Name == s.Name && older != last {
@@ -119,11 +119,11 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 		}
 	}
 	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
-		s.LastTerminationState.Terminated = nil // it was waiting to be restarted
+		s.LastTerminationState.Terminated = nil // the container was waiting for its restart
 	}
 }
 
-// absent completes the status of a container that the runtime does not have: not yet, or no more.
+// absent completes the status of a container that the runtime does not have yet, or no longer has.
 func (g *generator) absent(s, before *v1.ContainerStatus) {
 	switch t := before.LastTerminationState.Terminated; {
 	case before.State.Running != nil:
@@ -131,7 +131,7 @@ func (g *generator) absent(s, before *v1.ContainerStatus) {
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
 		}
-	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID: // it waited to be restarted
+	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID: // it waited for its restart
 		s.RestartCount++
 	}
 	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
@@ -163,11 +163,11 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	for i, s := range status.InitContainerStatuses {
 		c, t, up := &pod.Spec.InitContainers[i], termination(&s), s.State.Running != nil
 		switch {
-		case plan.IsSidecar(c): // one that restarts does not make a pod pending that has run
+		case plan.IsSidecar(c): // a restarting sidecar does not make a pod pending again
 			running = running || up
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
-			// It has ended well, or nothing else would exist: containerd forgets an exit that it was killed over.
+			// It has succeeded, or no other container would exist. containerd may have lost the exit in a crash.
 		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:
@@ -181,7 +181,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 		case t == nil:
 			pending = true
 		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
-			running = true // or about to be
+			running = true // or about to run
 		default:
 			crashed = crashed || t.ExitCode != 0
 		}
@@ -198,13 +198,13 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	}
 }
 
-// void reports whether how a container has ended says nothing of it, because it is another now.
+// void reports whether a container's end does not count, because the container has changed since.
 func void(view plan.View, c *v1.Container) bool {
 	last := view.Seen.FindContainerStatusByName(c.Name)
 	return last != nil && !view.Counts(c, last)
 }
 
-// termination returns how a container ended that does not run, nil if it never ran.
+// termination returns the end of a container that does not run, or nil if it never ran.
 func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if s.State.Waiting != nil {
 		return s.LastTerminationState.Terminated
@@ -212,8 +212,8 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.State.Terminated
 }
 
-// conditions returns the conditions of a pod whose phase and containers are in status. Their reasons are those
-// of the kubelet v1.37. One that is as before keeps its transition time.
+// conditions returns a pod's conditions from the phase and containers in status, with the reasons of the kubelet
+// v1.37. An unchanged condition keeps its transition time.
 func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	var incomplete, unready []string
 	for i, s := range status.InitContainerStatuses {
@@ -227,7 +227,7 @@ func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	}
 	for _, s := range status.ContainerStatuses {
 		if s.State.Running != nil || termination(&s) != nil {
-			incomplete = nil // it has started, so the init containers have run
+			incomplete = nil // a regular container has started, so the init containers have run
 		}
 		if !s.Ready {
 			unready = append(unready, s.Name)
@@ -272,7 +272,7 @@ func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	return all
 }
 
-// missing returns a reason and a message why a condition is false, if any container is missing for it.
+// missing returns the reason and message of a condition, if a container prevents it from being true.
 func missing(reason, what string, containers []string) (string, string) {
 	if len(containers) == 0 {
 		return "", ""

@@ -32,7 +32,7 @@ func seen(containers ...string) *pleg.PodStatus {
 	return s
 }
 
-// view returns the view of a pod of whose containers none has changed.
+// view returns the view of a pod with unchanged containers.
 func view(pod *v1.Pod, seen *pleg.PodStatus, before v1.PodStatus) plan.View {
 	return plan.View{Pod: pod, Seen: seen, Before: before, Hash: func(*v1.Container) uint64 { return 0 }}
 }
@@ -96,8 +96,8 @@ func TestPhaseAndConditions(t *testing.T) {
 	}
 }
 
-// What is known of before is kept: times, the last termination, a phase that is final; what
-// the runtime has lost is said to be lost.
+// The status keeps earlier times, the last termination and a final phase. It reports a container that
+// the runtime has lost.
 func TestGenerateAfterBefore(t *testing.T) {
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
 	first := Generate(view(p, seen("a running"), v1.PodStatus{}), nil, "192.0.2.1")
@@ -141,8 +141,8 @@ func TestGenerateAfterBefore(t *testing.T) {
 	}
 }
 
-// A pod that has failed by an end that nobody had seen has succeeded, once its code is known. Nothing else brings a pod
-// that has ended back.
+// If a pod has failed because of a lost end, and the end's code turns out to be 0, the pod becomes Succeeded. No other
+// change affects an ended pod.
 func TestFailureCorrected(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyNever, "init:i", "a")
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestFailureCorrected(t *testing.T) {
 	}
 }
 
-// An init container that has run waits for nothing, whatever its start said.
+// An init container that has run is not waiting, even if its start failed.
 func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "init:i", "a")
 	reasons := map[string]v1.ContainerStateWaiting{"i": {Reason: "RunContainerError"}}
@@ -172,7 +172,7 @@ func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
 	}
 }
 
-// A restart count does not fall when an instance that never ran was removed, and the next one has its number.
+// A restart count does not fall after the removal of an instance that never ran. The next instance has its number.
 func TestRestartCountNeverFalls(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "a")
 	before := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 3, ContainerID: "c://gone"}}}
@@ -183,7 +183,7 @@ func TestRestartCountNeverFalls(t *testing.T) {
 	}
 }
 
-// A directory has a whole file per pod, and gives them back.
+// A directory stores a complete file per pod, and reads the pods back.
 func TestDirectory(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "status"))
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")

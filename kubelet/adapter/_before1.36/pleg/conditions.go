@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// conditions are what the kubelet waits for in statuses of pods, by pod and key.
+// conditions are the kubelet's watch conditions for statuses of pods, by pod and key.
 type conditions struct {
 	cache kubecontainer.Cache // set once by NewGenericPLEG
 
@@ -32,7 +32,7 @@ func (c *conditions) set(uid types.UID, key string, condition WatchCondition) {
 	c.pods[uid][key] = &condition
 }
 
-// ofListed returns the pods with conditions, and forgets those that are not listed.
+// ofListed returns the pods with conditions, and forgets the conditions of pods that are not listed.
 func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	return slices.Collect(maps.Keys(c.pods))
 }
 
-// meet forgets the conditions of a pod that hold, and reports whether there were any.
+// meet removes the conditions of a pod that hold, and reports whether it removed any.
 func (c *conditions) meet(uid types.UID) bool {
 	c.mu.Lock()
 	open := maps.Clone(c.pods[uid])
@@ -69,8 +69,8 @@ func (c *conditions) meet(uid types.UID) bool {
 	return len(open) > 0
 }
 
-// convert returns an event in the kubelet's form. The PodSync of an inspection with which a
-// condition holds is a ConditionMet.
+// convert returns an event in the kubelet's form. If a condition of the pod holds now, a PodSync
+// becomes a ConditionMet.
 func (c *conditions) convert(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
 	converted := convertEvent(e)
 	if e.Type == pleg.PodSync && c.meet(e.ID) {
@@ -79,7 +79,7 @@ func (c *conditions) convert(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
 	return converted
 }
 
-// watchedRuntime tells what its full lists show.
+// watchedRuntime reports the pods of its full lists.
 type watchedRuntime struct {
 	kubecontainer.Runtime
 	listed func([]*kubecontainer.Pod)

@@ -14,12 +14,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// resizedRuntime has one pod, or none, of whose status a condition asks the name.
+// resizedRuntime has one pod, or none. A condition checks the name in the pod's status.
 type resizedRuntime struct {
 	kubecontainer.Runtime
 
 	mu          sync.Mutex
-	name        string // empty: there is no pod
+	name        string // empty if there is no pod
 	inspections int
 }
 
@@ -75,8 +75,8 @@ func named(name string) WatchCondition {
 	return func(s *kubecontainer.PodStatus) bool { return s.Name == name }
 }
 
-// TestConditionIsAskedUntilItHolds shows that a condition is asked at once and again each
-// period, that its ConditionMet comes once, and that nothing is asked after that.
+// TestConditionIsAskedUntilItHolds shows that a condition is checked at once and then every
+// period until it holds, and that its ConditionMet comes once.
 func TestConditionIsAskedUntilItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)
@@ -103,8 +103,8 @@ func TestConditionIsAskedUntilItHolds(t *testing.T) {
 	})
 }
 
-// TestConditionIsReplaced shows that a condition takes the place of one with its key, also of
-// the one that sets it.
+// TestConditionIsReplaced shows that a condition replaces the earlier one with its key, even if the
+// earlier one sets it.
 func TestConditionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)
@@ -125,8 +125,8 @@ func TestConditionIsReplaced(t *testing.T) {
 	})
 }
 
-// TestConditionsOfPodsThatAreGone shows that they are forgotten, and not asked of a new pod of
-// the same UID.
+// TestConditionsOfPodsThatAreGone shows that conditions of a pod that is gone are removed, and not
+// checked for a new pod with the same UID.
 func TestConditionsOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)

@@ -16,8 +16,8 @@ func NewEventedPLEG(_ klog.Logger, _ kubecontainer.Runtime, _ internalapi.Runtim
 	return genericPleg, nil
 }
 
-// Start begins to relist and to deliver. A second Start does nothing: under the gate
-// EventedPLEG the kubelet starts the generator twice.
+// Start starts the generator. A second Start does nothing: with the gate EventedPLEG on, the kubelet
+// starts the generator twice.
 func (g *GenericPLEG) Start() { g.start(context.Background()) }
 
 // Relist lists all pods.

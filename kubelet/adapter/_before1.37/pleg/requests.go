@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// NewGenericPLEG returns a generator that writes cache and sends to eventChannel. Where the
-// gate PLEGOnDemandRelist is off, there are full lists only, and no event stream.
+// NewGenericPLEG returns a generator that writes cache and sends to eventChannel. If the gate
+// PLEGOnDemandRelist is off, it makes full lists only and reads no event stream.
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	var options []pleg.Option
@@ -22,7 +22,7 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	return newGenericPLEG(logger, runtime, eventChannel, relistDuration, cache, clock, options...)
 }
 
-// RequestRelist has the pod listed at once, where the gate PLEGOnDemandRelist is on.
+// RequestRelist requests a list of the pod at once if the gate PLEGOnDemandRelist is on.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if onDemand() {
 		g.GenericPLEG.RequestRelist(uid)

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// chart is a chart of some benchmarks: for each a bar of either side.
+// chart is a chart of some benchmarks, with a bar for each side.
 type chart struct {
 	file, title string
 	// benchmarks are the first parts of their names.
 	benchmarks []string
-	// units are what is drawn, each unit of each benchmark by itself.
+	// units are the units that are drawn, each in its own row.
 	units []string
-	// linear is for figures of which the bars are to be compared by their length.
+	// linear is true if the scale is linear, so that readers can compare lengths of bars.
 	linear bool
 }
 
@@ -47,8 +47,8 @@ type row struct {
 	kubelet, here float64
 }
 
-// draw returns the chart as SVG, or nothing if there are no figures for it. The
-// colours are readable on white and on black.
+// draw returns the chart as SVG, or "" if it has no figures. The colours are readable
+// on white and on black.
 func (c chart) draw(r *results) string {
 	rows := c.rows(r)
 	if len(rows) == 0 {
@@ -121,8 +121,8 @@ func (c chart) has(name string) bool {
 	return false
 }
 
-// scale returns how long a bar is for a figure. A logarithmic scale begins below
-// the smallest figure, so that every bar can be seen.
+// scale returns a function from a figure to the length of its bar. A logarithmic scale
+// begins below the smallest figure, so that every bar is visible.
 func (c chart) scale(rows []row) func(v float64) float64 {
 	least, most := math.Inf(1), 0.0
 	for _, r := range rows {

@@ -1,12 +1,11 @@
-// Plot reads the output of go test -bench from its standard input and writes what
-// it says of the two sides: a table in Markdown to its standard output, and charts
-// as SVG into a directory.
+// Plot reads the output of go test -bench from standard input and compares the two
+// sides. It writes a table in Markdown to standard output, and charts as SVG into a
+// directory.
 //
 //	go test -run '^$' -bench . -benchmem -count=6 ./... | go run ./cmd/plot -o ../../docs/bench
 //
-// Of several runs of a benchmark it takes the best, which is the one that other
-// work on the machine disturbed least. The bars of a chart are drawn to a
-// logarithmic scale where the sides differ much.
+// If a benchmark has several runs, it takes the best, which other work on the machine
+// disturbed least. If the sides differ much, the scale of a chart is logarithmic.
 package main
 
 import (

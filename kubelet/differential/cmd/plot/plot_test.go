@@ -49,11 +49,11 @@ func TestCharts(t *testing.T) {
 			if _, err := d.Token(); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
-				t.Fatalf("%s is no XML: %v", c.file, err)
+				t.Fatalf("%s is not XML: %v", c.file, err)
 			}
 		}
 		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || strings.Contains(svg, `width="-`) {
-			t.Errorf("%s has a length that is none:\n%s", c.file, svg)
+			t.Errorf("%s has an invalid length:\n%s", c.file, svg)
 		}
 	}
 	if drawn != 2 {
@@ -70,7 +70,7 @@ func parsed(t *testing.T) *results {
 	return r
 }
 
-// The table and the charts of docs/BENCHMARKS.md are of the runs in docs/bench/results.txt.
+// The table and the charts of docs/BENCHMARKS.md match the runs in docs/bench/results.txt.
 func TestDocument(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "..", "docs")
 	read := func(elements ...string) string {
@@ -89,7 +89,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(read("BENCHMARKS.md"), table.String()) {
-		t.Errorf("docs/BENCHMARKS.md has another table than that of its results:\n%s", table.String())
+		t.Errorf("the table in docs/BENCHMARKS.md does not match the results:\n%s", table.String())
 	}
 	for _, c := range charts {
 		if read("bench", c.file) != c.draw(results) {

@@ -16,14 +16,14 @@ const (
 	here    = "pleg"
 )
 
-// results are the figures of benchmarks that were run for both sides.
+// results are the figures of both sides' benchmarks.
 type results struct {
 	// names are the benchmarks without their side, in the order of the output.
 	names []string
 	runs  map[key][]float64
 }
 
-// key is a figure of a benchmark: its time, or another unit.
+// key identifies a figure of a benchmark: its time, or another unit.
 type key struct{ name, side, unit string }
 
 var (
@@ -31,8 +31,8 @@ var (
 	sideOf = regexp.MustCompile(`/impl=(\w+)`)
 )
 
-// parse reads the output of go test -bench. Lines that are no benchmark of a side
-// are skipped.
+// parse reads the output of go test -bench. It skips lines that are not a benchmark of
+// a side.
 func parse(r io.Reader) (*results, error) {
 	res := &results{runs: make(map[key][]float64)}
 	lines := bufio.NewScanner(r)
@@ -69,8 +69,8 @@ func (r *results) add(fields []string) error {
 	return nil
 }
 
-// best returns the figure of the run that was disturbed least, and whether there
-// is one: the least of a time, the most of a count of what was done.
+// best returns the figure of the least disturbed run, and whether there is one: the
+// lowest time, or the highest count of work done.
 func (r *results) best(name, side, unit string) (float64, bool) {
 	values := r.runs[key{name, side, unit}]
 	switch {

@@ -37,7 +37,7 @@ func writeTable(w io.Writer, r *results) error {
 	return err
 }
 
-// otherUnits are those that a benchmark reports itself.
+// otherUnits are units that a benchmark reports itself.
 var otherUnits = []string{"delivered", "current", "cpu-ns/op"}
 
 func ratio(k, h float64) string {
@@ -51,7 +51,7 @@ func ratio(k, h float64) string {
 	}
 }
 
-// figure returns a value as people read it.
+// figure returns a value in readable form.
 func figure(v float64, unit string) string {
 	if strings.HasSuffix(unit, "ns/op") {
 		return duration(v)

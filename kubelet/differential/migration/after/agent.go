@@ -1,6 +1,5 @@
-// Package after is a small agent as it is written against this library.
-// The package beside it is the same agent on the other side; they differ in their imports,
-// the constructor and a few calls of helpers, and nothing else.
+// Package after is a small agent that uses this library. Package before is the same agent with the
+// kubelet's packages. They differ only in imports, the constructor and a few calls of helpers.
 package after
 
 import (
@@ -55,7 +54,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// Journal returns what has been noted.
+// Journal returns the journal so far.
 func (a *Agent) Journal() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,13 +79,13 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 		id, isContainer := e.Data.(string)
 		a.report(e.ID, id, isContainer)
 	case pleg.ContainerRemoved:
-		return // nothing is to be synced
+		return // nothing to sync
 	default: // ContainerStarted and PodSync
 	}
 	a.sync(e.ID)
 }
 
-// report notes how a container has ended.
+// report notes how a container ended.
 func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	status, err := a.cache.Get(uid)
 	if err != nil || !isContainer {
@@ -100,7 +99,7 @@ func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	}
 }
 
-// sync brings a pod to what it is to be, by a status that is newer than the last sync.
+// sync brings a pod to its wanted state, with a status newer than the last sync.
 func (a *Agent) sync(uid types.UID) {
 	began := time.Now()
 	status, err := a.cache.GetNewerThan(uid, a.synced[uid])

@@ -1,6 +1,5 @@
-// Package before is a small agent as it is written against the kubelet's own packages.
-// The package beside it is the same agent on the other side; they differ in their imports,
-// the constructor and a few calls of helpers, and nothing else.
+// Package before is a small agent that uses the kubelet's own packages. Package after is the same agent
+// with this library. They differ only in imports, the constructor and a few calls of helpers.
 package before
 
 import (
@@ -58,7 +57,7 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// Journal returns what has been noted.
+// Journal returns the journal so far.
 func (a *Agent) Journal() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,13 +82,13 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 		id, isContainer := e.Data.(string)
 		a.report(e.ID, id, isContainer)
 	case pleg.ContainerRemoved:
-		return // nothing is to be synced
+		return // nothing to sync
 	default: // ContainerStarted and PodSync
 	}
 	a.sync(e.ID)
 }
 
-// report notes how a container has ended.
+// report notes how a container ended.
 func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	status, err := a.cache.Get(uid)
 	if err != nil || !isContainer {
@@ -103,7 +102,7 @@ func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	}
 }
 
-// sync brings a pod to what it is to be, by a status that is newer than the last sync.
+// sync brings a pod to its wanted state, with a status newer than the last sync.
 func (a *Agent) sync(uid types.UID) {
 	began := time.Now()
 	status, err := a.cache.GetNewerThan(uid, a.synced[uid])
