@@ -13,10 +13,23 @@ import (
 )
 
 // PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has
-// the six methods of the kubelet's Cache. The statuses that it returns are never nil, are shared
-// and must not be modified. The zero value is empty. A PodCache must not be copied after first use.
+// the six methods of the kubelet's Cache. The zero value is empty. A PodCache must not be copied
+// after first use. New empties the cache of its generator. An earlier generator of the same cache
+// must be stopped first.
 //
-// New empties the cache of its generator. An earlier generator of the same cache must be stopped first.
+// Get and Lookup find a pod by its UID; ByContainerID, ByName and ByIP find pods by what they have.
+// They return the cached state, however old, and never block. Their time does not depend on the
+// number of pods. GetNewerThan and LookupNewerThan wait for state that was observed after a time.
+// Statuses are never nil, are shared and must not be modified.
+//
+// ByContainerID, ByName and ByIP also find pods and containers that are listed but not yet inspected.
+// Their statuses have only the listed fields: name, image, state and labels. Lost containers, names
+// and addresses are found for one more minute, by the generator's clock, because flow logs and kernel
+// events arrive late. The status is then the last that had them, with GoneAt set. The cache keeps at
+// most 20,000 such entries, two for each container. Without a generator, it keeps none.
+//
+// Set, SetObservedTime, Delete and UpdateTime are for a cache without a generator. A generator does
+// not notice these calls, and readers may then get wrong or old state.
 type PodCache struct {
 	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
@@ -50,7 +63,7 @@ func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	return status, err
 }
 
-// GetAll returns the status of every known pod, sorted by UID.
+// GetAll returns the status of every pod that has been inspected, sorted by UID.
 func (c *PodCache) GetAll() []*PodStatus {
 	c.mu.RLock()
 	all := make([]*PodStatus, 0, len(c.entries))
@@ -266,9 +279,6 @@ func (c *PodCache) removeLocked(uid types.UID, r *blockedReader) {
 // Runtimes list a pod once its sandbox runs. Before that, its cgroup and volumes exist while Lookup
 // reports false: for example, while its network is being set up. A cleaner must therefore delete only
 // the resources of pods that were listed before.
-//
-// The statuses returned by all look-ups are never nil, are shared and must not be modified. They are
-// the cached ones, however old. A look-up never blocks; its time does not depend on the number of pods.
 func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -291,15 +301,8 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 
 // ByContainerID returns the status of the pod that has a container or sandbox. It accepts the runtime's
 // ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough if
-// no other container's ID starts with them.
-//
-// ByContainerID also finds containers that are listed but not yet inspected. Their status has only the
-// listed fields: name, image, state and labels. All look-ups find pods that were never inspected
-// successfully, with what lists have of them. If several pods have the ID, which is bad data, the newest is returned.
-//
-// Lost containers, names and addresses are found for one more minute, by the generator's clock, because
-// flow logs and kernel events arrive late. The status is then the last that had them, with GoneAt set. The
-// cache keeps at most 20,000 such entries, two for each container. Without a generator, it keeps none.
+// no other container's ID starts with them. If several pods have the ID, which is bad data, the newest
+// is returned. If found is false, the status is empty.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
@@ -320,15 +323,15 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 }
 
 // ByName returns the statuses of the pods with a name, newest sandbox first. There are several
-// while a pod is being replaced by one with the same name. Pods that went away less than a minute
-// ago come last, with GoneAt set. An empty name finds nothing.
+// while a pod is being replaced by one with the same name. Pods that are gone come last. An empty
+// name finds nothing.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
 // ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form. Pods with a ready sandbox come
-// first, then pods that have ended and keep their address, both newest first. Pods that had the address less than a
-// minute ago come last, with GoneAt set. Pods on the host's network share its address, if the runtime reports it.
+// first, then pods that have ended and keep their address, both newest first. Pods that no longer have the address
+// come last. Pods on the host's network share its address, if the runtime reports it.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }

@@ -246,7 +246,9 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 }
 
 // Watch returns the channel of the events: always the same, and never closed. Its first events
-// describe the pods that exist at the first call of Watch.
+// describe the pods that exist at the first call of Watch. If there are several readers, each event
+// goes to only one of them. The signature is the kubelet's: do not send to the channel or close it.
+// New programs use Subscribe or Handle.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
 // Relist makes one full relist and returns when it is complete. Every pod's state was then observed
@@ -272,9 +274,10 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 	return caller.err
 }
 
-// RequestRelist requests a list of one pod and does not block. A list that begins after the request
-// answers it; requests made before that list begins are coalesced. If the runtime does not
-// implement PodGetter, a full relist answers.
+// RequestRelist requests a list of one pod, although its name, which is the kubelet's, suggests a full
+// relist. It does not block. A list that begins after the request answers it; requests made before
+// that list begins are coalesced. If the runtime does not implement PodGetter, a full relist answers.
+// An empty UID is ignored.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
@@ -324,8 +327,8 @@ func WithCache(cache *PodCache) Option { return func(o *options) { o.cache = cac
 func WithClock(clock clock.Clock) Option { return func(o *options) { o.clock = clock } }
 
 // WithRelistPeriod sets the time from the start of one full list to the next. Zero or less selects
-// DefaultRelistPeriod, the default. A period longer than both one second and half of the threshold
-// (WithRelistThreshold) is shortened to the larger of the two.
+// DefaultRelistPeriod, the default. The longest period is half the threshold (WithRelistThreshold), or
+// one second if that is longer; a longer one is shortened to it.
 func WithRelistPeriod(d time.Duration) Option { return func(o *options) { o.relistPeriod = d } }
 
 // WithWatchCapacity sets the capacity of Watch's channel; see WithCapacity.

@@ -93,7 +93,7 @@ const (
 	// DefaultRelistThreshold is the time since the beginning of the last successful full list after
 	// which Healthy reports false.
 	DefaultRelistThreshold = 3 * time.Minute
-	// DefaultChannelCapacity is the capacity of the channel of Watch.
+	// DefaultChannelCapacity is the default of WithCapacity and WithWatchCapacity, in events.
 	DefaultChannelCapacity = 1000
 )
 
@@ -179,9 +179,10 @@ type PodLifecycleEvent struct {
 	// full list if that came later. Events of later changes are not Initial.
 	Initial bool
 	sandbox bool
-	// ListedAt is when the list that showed the transition began. If an exit event or a status
-	// showed a death first, it is the time of the cached state. For a PodSync that comes alone, it
-	// is when the newest list of the pod began.
+	// ListedAt is when the list that showed the transition began. If a status showed a death before
+	// any list, or a PodSync comes alone, it is the TimeStamp of the cached PodStatus. If an exit
+	// event showed the death, or the inspection failed, it is the time of the cached state, which
+	// LookupNewerThan compares with its minTime.
 	ListedAt time.Time
 	// Cause is the reason for that list, or CauseExit. A PodSync that comes alone has CauseDemand
 	// if a caller asked for it, else CausePeriod.

@@ -259,9 +259,10 @@ type PodStatus struct {
 	// others; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
-	// TimeStamp is when the pod's newest list before the inspection began: the status was observed
-	// then or later. The generator sets it. It stays the same while lists confirm the status, so
-	// the status may be fresher than its TimeStamp.
+	// TimeStamp is the start of the list that the inspection was made for: the newest list of the pod
+	// that had completed before the inspection. The status was observed then or later. It stays the
+	// same while lists confirm the status, so the status may be fresher than its TimeStamp. The
+	// generator sets it.
 	TimeStamp time.Time
 	// GoneAt is zero while the object that the status was looked up by exists: the pod, its container, or its
 	// address. Afterwards it is when the object was found gone. Only look-ups of PodCache set it.

@@ -74,11 +74,14 @@ type Handler struct {
 	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, and a
 	// PodSync may correct it later.
 	OnContainerDied func(*PodLifecycleEvent)
-	// OnContainerEnded is called once after OnContainerDied: usually within two seconds, when the runtime
-	// has had time to correct the reason, and within about ten seconds if the runtime does not know or
-	// confirm the end; or when the container is gone or started again. Use it to report or count each end
-	// once. What becomes known later is in the cache, and comes as a PodSync. If no inspection has shown
-	// the end, Status is nil or shows the container running.
+	// OnContainerEnded is called once after OnContainerDied, in the first of these cases:
+	//
+	//   - the runtime has had time to correct the reason, usually within two seconds;
+	//   - the runtime does not know or confirm the end for about ten seconds;
+	//   - the container is gone, or has started again.
+	//
+	// Use it to report or count each end once. What becomes known later is in the cache, and comes as
+	// a PodSync. If no inspection has shown the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)

@@ -30,10 +30,10 @@ const (
 // maxSocketPath is the length of the longest path that a socket can have on Linux.
 const maxSocketPath = 107
 
-// Dial returns a Runtime for an endpoint, whether or not a runtime is there yet. An endpoint is
-// "unix:///path", "unix:/path" or an absolute path. Dial makes no call and does not block. It
-// connects in the background, trying every 100 ms to 500 ms until it succeeds or Close is called.
-// Once connected, the Runtime is like one from Connect.
+// Dial returns a Runtime for an endpoint at once, without a call, whether or not a runtime is there
+// yet. An endpoint is "unix:///path", "unix:/path" or an absolute path. Dial connects in the
+// background, trying every 100 ms to 500 ms until it succeeds or Close is called. Once connected, the
+// Runtime is like one from Connect.
 //
 // Before that, calls fail with the code Unavailable. The error names the endpoint and says why the
 // last attempt failed, and so does the health of a generator. A call waits only for the first

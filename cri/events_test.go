@@ -118,7 +118,7 @@ func TestEventsUnsupported(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, _ := serverAndRuntime(t, test.opts...)
-			r := connect(t, s, cri.WithoutExitEvents())
+			r := connect(t, s, nil, cri.WithoutExitEvents()) // a nil option is ignored
 			w := watch(t, r)
 			err := w.ended(t)
 			if !errors.Is(err, pleg.ErrEventsUnsupported) || !strings.HasPrefix(err.Error(), "cri: ") {

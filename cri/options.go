@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Option is an option of Connect, Dial and NewRuntime.
+// Option is an option of Connect, Dial and NewRuntime. A nil Option is ignored.
 type Option func(*options)
 
 type options struct {
@@ -48,7 +48,8 @@ func WithLogger(logger klog.Logger) Option {
 }
 
 // WithClock sets the clock, for tests. It times calls, and decides when the status of an exited
-// container has settled and when streaming lists are tried again. The default is the real clock.
+// container has settled and when streaming lists are tried again. The default is the real clock. A
+// PassiveClock is enough, because the package only reads the time from it.
 func WithClock(c clock.PassiveClock) Option {
 	return func(o *options) { o.clock = c }
 }
@@ -66,9 +67,10 @@ func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }
 
-// WithoutExitEvents turns WatchContainerExits off. Exits then come from CRI alone: later, and
-// without codes while the runtime is away. WatchContainerEvents does not read containerd's own
-// stream.
+// WithoutExitEvents turns WatchContainerExits off and, with containerd 1.6 and 1.7,
+// WatchContainerEvents too, because it does not read containerd's own stream. Exits then come from
+// CRI alone: later, and without codes while the runtime is away. Changes on containerd 1.6 and 1.7
+// are found by the next list. On 1.7, WithSharedEventStream turns WatchContainerEvents on again.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -76,17 +78,18 @@ func WithoutExitEvents() Option {
 // DefaultExitsDir is the default of CRI-O's container_exits_dir, the directory of its exit files.
 const DefaultExitsDir = "/run/crio/exits"
 
-// WithExitsDir sets the directory of CRI-O's exit files: its container_exits_dir, as this process
-// sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files are not read.
-// Other runtimes have none.
+// WithExitsDir is for CRI-O: it sets the directory of the exit files, CRI-O's container_exits_dir, as
+// this process sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files are
+// not read. Other runtimes have none.
 func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
-// WithStateDir sets containerd's state directory, as this process sees it. WatchContainerExits finds
-// there the containers whose shims it asks while containerd is away. By default it looks beside
-// containerd's socket, at the socket's path without ".sock", and then where containerd's verbose
-// Status says. If dir is empty, the shims are not asked. Other runtimes have none.
+// WithStateDir is for containerd: it sets containerd's state directory, as this process sees it.
+// WatchContainerExits finds there the containers whose shims it asks while containerd is away. By
+// default it looks beside containerd's socket, at the socket's path without ".sock", and then where
+// containerd's verbose Status says. If dir is empty, the shims are not asked. Other runtimes have
+// none.
 func WithStateDir(dir string) Option {
 	return func(o *options) { o.stateDir, o.stateDirGiven = dir, true }
 }

@@ -21,7 +21,7 @@ func (r *Runtime) Calls(m Method) int {
 	return r.count(callKey{method: m}).calls
 }
 
-// PodCalls returns how often GetPod or GetPodStatus has been called for a pod.
+// PodCalls returns how often GetPod or GetPodStatus has been called for a pod, which need not exist.
 func (r *Runtime) PodCalls(m Method, uid types.UID) int {
 	return r.count(callKey{m, uid}).calls
 }

@@ -1,6 +1,7 @@
 package plegtest
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -32,11 +33,14 @@ func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
 	r.setContainerLocked(uid, id, state)
 }
 
-// ExitContainer makes a container exit with an exit code and a reason, such as
-// "Completed", "Error" or "OOMKilled".
+// ExitContainer makes a container exit with an exit code and a reason, such as "Completed",
+// "Error" or "OOMKilled". If it has exited already, only the code and the reason change. It panics
+// if the pod has no such container.
 func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	pod := r.mustFindPodLocked(uid)
+	mustFind(pod, pod.Containers, "container", id)
 	key := lifeKey{uid, id}
 	l := r.lives[key]
 	l.exitCode, l.reason = exitCode, reason
@@ -47,44 +51,39 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 // RestartContainer starts the successor of container id, with the ID newID. The successor has the
 // same name, sandbox, labels and annotations; its attempt and restart count are one higher. It is
 // listed first, as the newest. Container id stays listed as exited; if it was running, its exit
-// code is 137.
+// code is 137. It panics if the pod has no container id.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := lifeKey{uid, id}
 	l := r.lives[key]
-	next := Running(newID)
-	if pod := r.podLocked(uid); pod != nil {
-		if i := indexOf(pod.Containers, id); i >= 0 {
-			*next = *pod.Containers[i]
-			next.ID.ID = newID
-			next.State = pleg.ContainerStateRunning
-			next.CreatedAt = r.clock.Now().UnixNano()
-			next.Attempt++
-			if pod.Containers[i].State != pleg.ContainerStateExited {
-				l.exitCode, l.reason = 137, "Error"
-				r.lives[key] = l
-			}
-		}
+	old := r.mustFindPodLocked(uid)
+	i := mustFind(old, old.Containers, "container", id)
+	next := *old.Containers[i]
+	next.ID.ID = newID
+	next.State = pleg.ContainerStateRunning
+	next.CreatedAt = r.clock.Now().UnixNano()
+	next.Attempt++
+	if old.Containers[i].State != pleg.ContainerStateExited {
+		l.exitCode, l.reason = 137, "Error"
+		r.lives[key] = l
 	}
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 	r.lives[lifeKey{uid, newID}] = life{restartCount: l.restartCount + 1}
 	pod := *r.podLocked(uid)
-	pod.Containers = slices.Insert(slices.Clone(pod.Containers), 0, next)
+	pod.Containers = slices.Insert(slices.Clone(pod.Containers), 0, &next)
 	r.putLocked(&pod)
 }
 
-// RemoveContainer removes a container from its pod. It is harmless if the container does
-// not exist.
+// RemoveContainer removes a container from its pod. It panics if the pod has no such container.
 func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pod := r.podLocked(uid); pod != nil && indexOf(pod.Containers, id) >= 0 {
-		without := *pod
-		without.Containers = slices.Delete(slices.Clone(pod.Containers), indexOf(pod.Containers, id),
-			indexOf(pod.Containers, id)+1)
-		r.putLocked(&without)
-	}
+	pod := r.mustFindPodLocked(uid)
+	i := mustFind(pod, pod.Containers, "container", id)
+	without := *pod
+	without.Containers = slices.Delete(slices.Clone(pod.Containers), i, i+1)
+	r.putLocked(&without)
 }
 
 // SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If the
@@ -121,21 +120,29 @@ func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.putLocked(&changed)
 }
 
-// RemoveSandbox removes a sandbox and its containers from its pod. It is harmless if the
-// sandbox does not exist.
+// RemoveSandbox removes a sandbox and its containers from its pod. It panics if the pod has no such
+// sandbox.
 func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pod := r.podLocked(uid)
-	if pod == nil || indexOf(pod.Sandboxes, id) < 0 {
-		return
-	}
+	pod := r.mustFindPodLocked(uid)
+	mustFind(pod, pod.Sandboxes, "sandbox", id)
 	without := *pod
 	without.Sandboxes = slices.DeleteFunc(slices.Clone(pod.Sandboxes),
 		func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
 	without.Containers = slices.DeleteFunc(slices.Clone(pod.Containers),
 		func(c *pleg.Container) bool { return c != nil && c.PodSandboxID == id })
 	r.putLocked(&without)
+}
+
+// mustFind returns the index of a container or sandbox in a list of the pod. It panics if there is
+// none, so that a test with a misspelled ID fails.
+func mustFind(pod *pleg.Pod, list []*pleg.Container, kind, id string) int {
+	i := indexOf(list, id)
+	if i < 0 {
+		panic(fmt.Sprintf("plegtest: no %s %q in pod %q", kind, id, pod.ID)) //nolint:forbidigo // a mistake in the test
+	}
+	return i
 }
 
 func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State) {

@@ -5,6 +5,14 @@
 //     fail, be slow, get stuck, and return bad data.
 //   - [TestRuntime] is a conformance test for implementations of [pleg.Runtime].
 //
+// A conformance test names some pods that the runtime must list:
+//
+//	func TestMyRuntime(t *testing.T) {
+//		if err := plegtest.TestRuntime(newMyRuntime(t), "uid-of-a-pod"); err != nil {
+//			t.Error(err)
+//		}
+//	}
+//
 // For programs that speak CRI, package criserver is a CRI runtime in the test's process.
 //
 // # Concurrency

@@ -25,13 +25,13 @@ const (
 const AnyPod types.UID = ""
 
 // Fault is a fault of calls to the fake Runtime. Its effects happen in the order of its fields. If
-// several faults match a call, they happen in the order in which they were injected, and the call
-// returns the first error.
+// several faults match a call, they happen in the order in which they were injected. The call returns
+// the first error, and the effects after it do not happen.
 type Fault struct {
 	// Method is the affected method; empty means all methods.
 	Method Method
-	// PodUID is the pod whose calls are affected; AnyPod, the default, means all calls. GetPods and
-	// the calls that watch have no pod, so only AnyPod matches them.
+	// PodUID is the pod whose calls are affected; AnyPod, the default, means all calls. The pod need
+	// not exist. GetPods and the calls that watch have no pod, so only AnyPod matches them.
 	PodUID types.UID
 	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
 	// is healed.

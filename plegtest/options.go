@@ -2,16 +2,12 @@ package plegtest
 
 import "k8s.io/utils/clock"
 
-// RuntimeOption is an option of NewRuntime.
-type RuntimeOption interface {
-	applyToRuntime(r *Runtime)
-}
+// Option is an option of NewRuntime. A nil Option is ignored.
+type Option func(*options)
+
+type options struct{ clock clock.Clock }
 
 // WithClock sets the clock for times and delays. The default is the real clock.
-func WithClock(c clock.Clock) RuntimeOption {
-	return clockOption{c}
+func WithClock(c clock.Clock) Option {
+	return func(o *options) { o.clock = c }
 }
-
-type clockOption struct{ clock clock.Clock }
-
-func (o clockOption) applyToRuntime(r *Runtime) { r.clock = o.clock }

@@ -61,19 +61,21 @@ var (
 )
 
 // NewRuntime returns a fake runtime without pods and faults.
-func NewRuntime(opts ...RuntimeOption) *Runtime {
-	r := &Runtime{
-		clock:    clock.RealClock{},
+func NewRuntime(opts ...Option) *Runtime {
+	o := options{clock: clock.RealClock{}}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return &Runtime{
+		clock:    o.clock,
 		first:    make(map[types.UID]int),
 		lives:    make(map[lifeKey]life),
 		ips:      make(map[lifeKey][]string),
 		statuses: make(map[types.UID]*pleg.PodStatus),
 		calls:    make(map[callKey]*callCount),
 	}
-	for _, opt := range opts {
-		opt.applyToRuntime(r)
-	}
-	return r
 }
 
 // Plain returns a view of the runtime that implements [pleg.Runtime] and no optional interface. To
@@ -173,8 +175,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return r.statusOf(pod), nil
 }
 
-// SetPod adds a pod, or replaces the one of the same UID. The test must not modify the
-// pod afterwards. The pod may contain bad data.
+// SetPod adds a pod, or replaces the one of the same UID. The test must not modify the pod
+// afterwards. The pod may contain bad data. A nil pod is ignored.
 func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,15 +221,11 @@ func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.listed = nil
 }
 
-// RemovePod removes a pod with its containers. It is harmless if there is no such pod.
+// RemovePod removes a pod with its containers. It panics if there is no such pod.
 func (r *Runtime) RemovePod(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, ok := r.first[uid]
-	if !ok {
-		return
-	}
-	old := r.slots[i].pod
+	old, i := r.mustFindPodLocked(uid), r.first[uid]
 	r.slots[i] = slot{gone: true}
 	delete(r.first, uid)
 	r.listed = nil
@@ -260,6 +258,15 @@ func (r *Runtime) podLocked(uid types.UID) *pleg.Pod {
 		return r.slots[i].pod
 	}
 	return nil
+}
+
+// mustFindPodLocked returns a pod, and panics if there is none.
+func (r *Runtime) mustFindPodLocked(uid types.UID) *pleg.Pod {
+	pod := r.podLocked(uid)
+	if pod == nil {
+		panic(fmt.Sprintf("plegtest: no pod %q", uid)) //nolint:forbidigo // a mistake in the test
+	}
+	return pod
 }
 
 func (r *Runtime) putLocked(pod *pleg.Pod) {

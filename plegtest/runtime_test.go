@@ -100,8 +100,6 @@ func TestRuntimeContainers(t *testing.T) {
 	rt.RestartContainer("a", "app", "app-1")
 	rt.RestartContainer("a", "app-1", "app-2")
 	rt.RemoveContainer("a", "app")
-	rt.RemoveContainer("a", "no such container")
-	rt.RemoveContainer("no such pod", "app")
 	want := []string{"a/app-2=running", "a/app-1=exited", "a/init=exited", "a/a-sandbox=running"} // newest first
 	if diff := cmp.Diff(want, states(list(t, rt))); diff != "" {
 		t.Error(diff)
@@ -282,6 +280,40 @@ func TestRuntimeClock(t *testing.T) {
 	s := status.ContainerStatuses[0]
 	if s.FinishedAt.Sub(s.StartedAt) != time.Minute || !s.CreatedAt.Equal(time.Unix(1000, 0)) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A method with the ID of nothing panics, so that a misspelled ID fails the test.
+func TestRuntimeUnknownIDs(t *testing.T) {
+	rt := plegtest.NewRuntime(nil) // a nil option is ignored
+	rt.SetPod(plegtest.NewPod("a", plegtest.Running("app")))
+	rt.SetPod(&pleg.Pod{ID: "bare"})
+	for _, test := range []struct {
+		want string
+		call func()
+	}{
+		{`no container "x" in pod "a"`, func() { rt.ExitContainer("a", "x", 1, "Error") }},
+		{`no container "a-sandbox" in pod "a"`, func() { rt.ExitContainer("a", "a-sandbox", 1, "Error") }},
+		{`no pod "x"`, func() { rt.ExitContainer("x", "app", 1, "Error") }},
+		{`no container "x" in pod "a"`, func() { rt.RestartContainer("a", "x", "x-1") }},
+		{`no container "x" in pod "a"`, func() { rt.RemoveContainer("a", "x") }},
+		{`no sandbox "x" in pod "a"`, func() { rt.RemoveSandbox("a", "x") }},
+		{`no pod "x"`, func() { rt.RemovePod("x") }},
+		{`no pod "x"`, func() { rt.SetIPs("x", "10.0.0.1") }},
+		{`no sandbox in pod "bare"`, func() { rt.SetIPs("bare", "10.0.0.1") }},
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p != "plegtest: "+test.want {
+					t.Errorf("expected the panic %s, saw %v", test.want, p)
+				}
+			}()
+			test.call()
+		}()
+	}
+	want := []string{"a/app=running", "a/a-sandbox=running"}
+	if diff := cmp.Diff(want, states(list(t, rt))); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -1,6 +1,7 @@
 package plegtest
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 )
 
 // SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the status is
-// made from the pod again. The test must not modify the status afterwards. Each GetPodStatus
-// returns a copy of the outermost struct. For a status that is older than its pod, set one that
-// GetPodStatus returned before.
+// made from the pod again. The pod need not exist. The test must not modify the status afterwards.
+// Each GetPodStatus returns a copy of the outermost struct. For a status that is older than its pod,
+// set one that GetPodStatus returned before.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -25,14 +26,16 @@ func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 }
 
 // SetIPs sets the addresses of the pod's newest sandbox, the primary address first. As with a real
-// runtime, a status shows them while that sandbox is the newest and is ready. If the pod has no
-// sandbox, SetIPs does nothing.
+// runtime, a status shows them while that sandbox is the newest and is ready. SetIPs panics if there
+// is no such pod, or if it has no sandbox.
 func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pod := r.podLocked(uid); pod != nil && len(pod.Sandboxes) > 0 && pod.Sandboxes[0] != nil {
-		r.ips[lifeKey{uid, pod.Sandboxes[0].ID.ID}] = slices.Clone(ips)
+	pod := r.mustFindPodLocked(uid)
+	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
+		panic(fmt.Sprintf("plegtest: no sandbox in pod %q", uid)) //nolint:forbidigo // a mistake in the test
 	}
+	r.ips[lifeKey{uid, pod.Sandboxes[0].ID.ID}] = slices.Clone(ips)
 }
 
 // statusOf returns the status of the present state of a pod, which may differ from the

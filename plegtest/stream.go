@@ -154,7 +154,7 @@ func (r *Runtime) BreakExitStreams(err error) int {
 	return r.exits.breakLocked(err)
 }
 
-// Streams returns how many event streams are connected.
+// Streams returns how many event streams are connected. It does not count the streams of exits.
 func (r *Runtime) Streams() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

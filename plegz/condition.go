@@ -29,8 +29,12 @@ type Condition struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// NewCondition puts the health of a generator into words. It does not wait for the runtime.
+// NewCondition puts the health of a generator into words. It does not wait for the runtime. It
+// panics if generator is nil.
 func NewCondition(generator *pleg.GenericPLEG) Condition {
+	if generator == nil {
+		panic("plegz: NewCondition needs a generator") //nolint:forbidigo // a mistake in the program
+	}
 	return newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now()).Condition
 }
 

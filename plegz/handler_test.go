@@ -120,13 +120,17 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// Handler and Healthz panic without a generator.
-func TestHandlerPanics(t *testing.T) {
-	for _, f := range []func(){func() { plegz.Handler(nil) }, func() { plegz.Healthz(nil) }} {
+// Without a generator, Handler, Healthz and NewCondition panic with a text that names them.
+func TestNoGenerator(t *testing.T) {
+	for name, f := range map[string]func(){
+		"Handler":      func() { plegz.Handler(nil) },
+		"Healthz":      func() { plegz.Healthz(nil) },
+		"NewCondition": func() { plegz.NewCondition(nil) },
+	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Error("no panic")
+				if p := recover(); p != "plegz: "+name+" needs a generator" {
+					t.Errorf("%s: %v", name, p)
 				}
 			}()
 			f()

@@ -18,6 +18,8 @@
 //	 ▲        ├─────▶ an error: wait for the back-off, an event, or Wake
 //	 │        ├─────▶ nothing done: wait for After, an event, or Wake
 //	 └────────┘       Done, or the pod is gone and nothing was done: the worker ends
+//
+// The example PodWorkers of package pleg is an agent that restarts containers.
 package podworkers
 
 import (
@@ -33,15 +35,17 @@ import (
 )
 
 // Result is what a successful Sync did, and what it needs next. The zero Result means that it did
-// nothing, and that the worker waits for an event.
+// nothing, and that the worker waits for an event. The Result of a Sync that fails is ignored.
 type Result struct {
 	// Acted is true if Sync did something. Sync is then called again at once, with a status that
-	// was observed after it returned.
+	// was observed after it returned. The other fields are then ignored.
 	Acted bool
-	// After is how long the worker waits for an event before it calls Sync again; zero or less
-	// means no limit.
+	// After is how long, in real time, the worker waits for an event before it calls Sync again;
+	// zero or less means no limit. If After is positive, the worker waits even if its pod is gone.
 	After time.Duration
-	// Done is true if the worker is to end although its pod exists.
+	// Done is true if the worker is to end although its pod exists. After is then ignored. If an
+	// event or Wake came since the worker looked, Sync is called again instead. With Run, the pod's
+	// next container event or PodSync starts another worker.
 	Done bool
 }
 
@@ -50,20 +54,21 @@ type Result struct {
 // exists is false and status has only the ID; there may be several such calls. The status is shared
 // and must not be modified.
 //
-// After an error, it is called again with a back-off, whether or not it did something before it
-// failed.
+// After an error, it is called again with a back-off, and with a status that was observed after it
+// failed. A panic is not recovered.
 //
 // Calls for one pod never overlap; calls for different pods do. ctx is the context of the Run or
-// Add that started the worker. A Sync that may block for long must return when ctx ends.
+// Add that started the worker. A Sync that may block for long must return when ctx ends. It may call
+// Add and Wake: for its own pod, SyncFunc is then called once more. It must not call Wait or Run.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
 // Options configure Workers. Sync is required; the rest has defaults.
 type Options struct {
-	// Sync is called by the workers.
+	// Sync is called by the workers. It must not be nil.
 	Sync SyncFunc
 	// FirstRetry is the wait after the first failure of a pod. It doubles with each further
-	// failure, up to LongestRetry, and is reset when Sync has nothing left to do. The defaults are
-	// 100 ms and 10 s.
+	// failure, up to LongestRetry, and is reset when Sync has nothing left to do. Waits are in real
+	// time. Zero or less selects the default: 100 ms and 10 s.
 	FirstRetry, LongestRetry time.Duration
 	// OnError is called in the worker's goroutine for each failure of Sync or of the pod's
 	// inspection, with the wait that follows. If it is nil, failures are not reported.
@@ -85,8 +90,11 @@ type Workers struct {
 }
 
 // New returns Workers without any worker. The generator must run, or workers do not see the effect
-// of their actions.
+// of their actions. New panics if generator or options.Sync is nil.
 func New(generator *pleg.GenericPLEG, options Options) *Workers {
+	if generator == nil || options.Sync == nil {
+		panic("podworkers: New needs a generator and a Sync") //nolint:forbidigo // a mistake in the program
+	}
 	w := &Workers{generator: generator, options: options, wakes: make(map[types.UID]chan struct{}),
 		retry: backoff.Policy{First: options.FirstRetry, Longest: options.LongestRetry}}
 	if w.retry.First <= 0 {
@@ -99,8 +107,11 @@ func New(generator *pleg.GenericPLEG, options Options) *Workers {
 }
 
 // Run adds a worker for each present and future pod of the runtime that want accepts, and wakes it
-// at each event of the pod. want is called like Handler.Want; nil accepts all pods. Run returns the
-// cause of ctx when ctx and all workers have ended, or nil when the generator stops.
+// at each event of the pod. want is called like Handler.Want; nil accepts all pods.
+//
+// When ctx ends, Run returns the cause of ctx, once all workers have ended. It also waits for workers
+// of other calls of Run and Add. When the generator stops, Run returns nil at once. Its workers go
+// on: another Run uses them, and they end with ctx.
 //
 // An agent that learns of its pods elsewhere does not need Run: it calls Add for them, and Wake at
 // the events of its own Handler.
@@ -127,8 +138,9 @@ func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pl
 	return err
 }
 
-// Add starts the worker of a pod, which ends when ctx does. If the pod has a worker, Add only wakes
-// it. The pod need not exist yet. If ctx has ended, Add does nothing. It never blocks.
+// Add starts the worker of a pod, or wakes the worker that the pod has. A worker that Add has started
+// ends when ctx does. The pod need not exist yet. If ctx has ended, Add starts no worker. It never
+// blocks.
 func (w *Workers) Add(ctx context.Context, pod types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -118,6 +118,24 @@ func idle(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
 
 const ms = time.Millisecond
 
+// New refuses to make workers that would panic later, in their goroutines.
+func TestNewPanics(t *testing.T) {
+	g := pleg.New(plegtest.NewRuntime())
+	for name, f := range map[string]func(){
+		"no generator": func() { podworkers.New(nil, podworkers.Options{Sync: idle}) },
+		"no Sync":      func() { podworkers.New(g, podworkers.Options{}) },
+	} {
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.HasPrefix(text, "podworkers: New needs") {
+					t.Errorf("%s: %q", name, text)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
 // A worker that has acted sees what it has done, at once, without an event: it never restarts a
 // container twice.
 func TestActsOnce(t *testing.T) {

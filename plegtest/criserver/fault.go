@@ -14,7 +14,9 @@ import (
 )
 
 // Fault is a fault of RPCs to the CRI server. Its effects happen in the order of its fields. If
-// several faults match a call, they happen in the order in which they were injected.
+// several faults match a call, they happen in the order in which they were injected. The call returns
+// the first error, and the effects after it do not happen. All this is as in plegtest, except that
+// Edit, Padding and Raw change the answer: they come after the Delay and Block of all faults.
 type Fault struct {
 	// Method is the affected RPC, such as "ContainerStatus"; empty means all RPCs.
 	Method string
@@ -25,7 +27,8 @@ type Fault struct {
 	// is healed.
 	Times int
 
-	// Delay makes the call take this long, by the server's clock.
+	// Delay makes the call take this long, in real time; in a testing/synctest bubble, in the
+	// bubble's time. If the context ends first, the call returns the context's error at once.
 	Delay time.Duration
 	// Block makes the call block until its context ends, the fault is healed or the server stops.
 	// When the fault is healed, the call continues as usual.
@@ -88,7 +91,7 @@ func (s *Server) Fail(method, object string, err error) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Err: err})
 }
 
-// Delay makes calls take d until healed.
+// Delay makes calls take d until healed. A call returns when its context ends.
 func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Delay: d})
 }

@@ -19,8 +19,8 @@ const (
 
 const reasonOOM = "OOMKilled"
 
-// RunPod creates a ready sandbox and returns its ID. If the UID exists, the pod gets one
-// more sandbox, as when the kubelet replaces a dead one.
+// RunPod returns the ID of a new sandbox, which is ready and has no containers. If a pod has the UID
+// already, it gets one more sandbox, as when the kubelet replaces a dead one.
 func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 	n := s.node
 	n.mu.Lock()
@@ -98,7 +98,7 @@ func (s *Server) failStart(containerID string, cause error) error {
 	return err
 }
 
-// RunContainer creates a container and starts it.
+// RunContainer creates a container, starts it, and returns its ID.
 func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	id, err := s.CreateContainer(sandboxID, config)
 	if err != nil {
@@ -307,7 +307,8 @@ func (s *Server) Containers(sandboxID string) []string {
 	return ids
 }
 
-// Present returns how many sandboxes and containers exist, including exited containers.
+// Present returns the number of sandboxes and the number of containers that exist, including
+// sandboxes that are not ready and containers that have exited.
 func (s *Server) Present() (sandboxes, containers int) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// Option is an option of Start.
+// Option is an option of Start. A nil Option is ignored.
 type Option func(c *config)
 
 type config struct {
@@ -42,7 +42,9 @@ func WithListener(listen func() (net.Listener, error)) Option {
 func newConfig(opts []Option) config {
 	c := config{habits: Containerd2.habits()}
 	for _, opt := range opts {
-		opt(&c)
+		if opt != nil {
+			opt(&c)
+		}
 	}
 	if c.versionSet {
 		c.habits.name, c.habits.version = c.name, c.version

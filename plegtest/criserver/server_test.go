@@ -310,7 +310,7 @@ func TestServerVersion(t *testing.T) {
 		want string
 	}{
 		{nil, "containerd v2.4.2"},
-		{[]criserver.Option{criserver.WithModel(criserver.CRIO)}, "cri-o 1.37.0"},
+		{[]criserver.Option{nil, criserver.WithModel(criserver.CRIO)}, "cri-o 1.37.0"}, // nil is ignored
 		{[]criserver.Option{criserver.WithVersion("mine", "9"), criserver.WithModel(criserver.Containerd17)},
 			"mine 9"},
 	} {

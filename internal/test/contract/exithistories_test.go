@@ -185,6 +185,9 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 			}
 		case 9:
 			uid := uids[r.IntN(len(uids))]
+			if rt.Pod(uid) == nil {
+				break
+			}
 			rt.RemovePod(uid)
 			say("remove pod %s", uid)
 			for _, m := range []map[string]types.UID{live, dead, dying} {

@@ -231,7 +231,9 @@ func (m *model) do(s step) {
 	case "start sandbox", "stop sandbox":
 		m.changeSandbox(s, uid, pod)
 	case "remove pod":
-		m.RemovePod(uid)
+		if pod != nil {
+			m.RemovePod(uid)
+		}
 	case "emit":
 		m.Emit(pleg.ContainerEvent{PodUID: uid})
 	case "emit any":

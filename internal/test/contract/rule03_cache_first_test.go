@@ -295,7 +295,6 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 		if n.InFlight(plegtest.GetPodStatus) != 1 {
 			t.Fatal("no inspection is in flight")
 		}
-		n.SetIPs("a", "10.0.0.1")
 		n.g.RequestReinspect("a")
 		time.Sleep(time.Minute)
 		if n.PodCalls(plegtest.GetPodStatus, "a") == 0 {

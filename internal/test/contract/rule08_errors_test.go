@@ -309,7 +309,7 @@ func TestRule08ExitsOfAPartialStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &partly{Runtime: plegtest.NewRuntime()}
 		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime { return rt })
-		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		rt.SetPods(plegtest.NewPod("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Watch()
 		n.start()
 		time.Sleep(300 * time.Millisecond)

@@ -402,10 +402,12 @@ func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
 				n.g.RequestRelist("a")
 				time.Sleep(50 * time.Millisecond)
 				n.ExitContainer("a", "a2", 3, "Error")
-				for range inspections {
+				for i := range inspections {
 					n.g.RequestReinspect("a")
 					time.Sleep(50 * time.Millisecond)
-					n.RemoveContainer("a", "a2")
+					if i == 0 {
+						n.RemoveContainer("a", "a2")
+					}
 				}
 				time.Sleep(time.Minute)
 				got := slices.DeleteFunc(readStatuses(events), func(s string) bool { return s == "a PodSync without status" })

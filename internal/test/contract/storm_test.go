@@ -25,6 +25,7 @@ func TestStorm(t *testing.T) {
 			n.EmitOnChange(true)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
+			var removing sync.Mutex // until an exit is done, its pod is not removed
 			for w := range uint64(8) {
 				wg.Go(func() {
 					rnd := rand.New(rand.NewPCG(seed, w))
@@ -93,12 +94,19 @@ func TestStorm(t *testing.T) {
 						case 11:
 							n.Heal()
 						case 12:
-							n.RemovePod(uid)
+							removing.Lock()
+							if n.Pod(uid) != nil {
+								n.RemovePod(uid)
+							}
+							removing.Unlock()
 						default:
 							id := fmt.Sprintf("%s-%d-%d", uid, w, i)
 							n.SetContainer(uid, id, pleg.ContainerStateRunning)
 							time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
+							removing.Lock()
+							n.SetContainer(uid, id, pleg.ContainerStateRunning) // the pod may have been removed
 							n.ExitContainer(uid, id, 1, "Error")
+							removing.Unlock()
 						}
 						time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
 					}
