@@ -33,6 +33,7 @@ import (
 var (
 	root   = flag.String("root", "../..", "the folder of the module with the faults")
 	choose = flag.Int("choose", 0, "how many faults to choose")
+	first  = flag.Bool("failfast", false, "end the tests of a package at the first that fails")
 	limit  = flag.Duration("timeout", 3*time.Minute, "how long the tests of a package may take; longer is a failure")
 )
 
@@ -118,7 +119,7 @@ func run(list string, packages []string) error {
 func failures(n int, folder, binary string) (failed []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
-	test := exec.CommandContext(ctx, binary, "-test.v", "-test.timeout=0")
+	test := exec.CommandContext(ctx, binary, "-test.v", "-test.timeout=0", fmt.Sprintf("-test.failfast=%v", *first))
 	test.Dir, test.Env = folder, append(os.Environ(), "PLEG_MUTANT="+strconv.Itoa(n))
 	out, err := test.CombinedOutput()
 	for _, m := range regexp.MustCompile(`(?m)^--- FAIL: (\w+)`).FindAllSubmatch(out, -1) {
