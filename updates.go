@@ -68,15 +68,15 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 }
 
 // log logs the transitions from was to u.
-func (u *update) log(logger klog.Logger, was *Pod) {
-	if !logger.V(2).Enabled() {
+func (u *update) log(l klog.Logger, was *Pod) {
+	if !l.V(2).Enabled() {
 		return
 	}
 	for _, t := range appendTransitions(nil, was, u.pod) {
 		id := t.container.ID.ID
-		logger.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
+		l.V(4).Info("Transition", "podUID", u.uid, "containerID", id, "event", t.kind)
 		if s := find(u.statuses, id); t.kind == ContainerDied && hasExited(s) {
-			logger.V(2).Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
+			l.V(2).Info("Container finished", "podUID", u.uid, "containerID", id, "exitCode", s.ExitCode, "reason", s.Reason)
 		}
 	}
 }

@@ -123,6 +123,7 @@ func (c *calls) answered(err error) {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
 		return
+	default:
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

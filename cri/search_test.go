@@ -71,7 +71,8 @@ func searchStuck(t *testing.T, withBundles bool) {
 		if c := plegz.NewCondition(g); c.Level != plegz.LevelError || !strings.Contains(c.Sentence, sentence) {
 			t.Errorf("%s: %s, want %s", c.Level, c.Sentence, sentence)
 		}
-		if named := strings.Contains(h.Reason, "ContainerStatus of container shop/web-0/app ("); named != (withBundles && !frozen) {
+		named := strings.Contains(h.Reason, "ContainerStatus of container shop/web-0/app (")
+		if named != (withBundles && !frozen) {
 			t.Error(h.Reason)
 		}
 	}

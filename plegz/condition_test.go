@@ -61,12 +61,12 @@ func TestStuckListInWords(t *testing.T) {
 		first string      // the sentence before the list counts as stuck
 		want  string
 	}{
-		{nil, "", "Degraded: a container blocks the lists, and which one is not known: GetPods has not been answered" + since +
-			"; 4 pods have been inspected since" + unseen},
+		{nil, "", "Degraded: a container blocks the lists, and which one is not known: GetPods has not been answered" +
+			since + "; 4 pods have been inspected since" + unseen},
 		{
 			[]types.UID{"team/pod-0001"}, "Degraded: pod team/pod-0001 has been stuck since ",
-			"Degraded: pod team/pod-0001 has blocked the lists" + since + ": repair or end it; 3 pods have been inspected since" +
-				unseen,
+			"Degraded: pod team/pod-0001 has blocked the lists" + since +
+				": repair or end it; 3 pods have been inspected since" + unseen,
 		},
 		{
 			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: pod team/pod-000",
@@ -202,8 +202,10 @@ func TestManyStuckPods(t *testing.T) {
 		fake := plegtest.NewRuntime()
 		r := &reporter{Runtime: fake}
 		for i := range 200 {
-			r.calls = append(r.calls, pleg.RuntimeCall{Method: "ContainerStatus", PodUID: types.UID(fmt.Sprintf("team/pod-%04d", i)),
-				Object: "container app (3f2a61d0c9b84…)", ObjectID: strings.Repeat("3f2a", 16), Since: time.Now()})
+			r.calls = append(r.calls, pleg.RuntimeCall{
+				Method: "ContainerStatus", PodUID: types.UID(fmt.Sprintf("team/pod-%04d", i)),
+				Object: "container app (3f2a61d0c9b84…)", ObjectID: strings.Repeat("3f2a", 16), Since: time.Now(),
+			})
 		}
 		n := newIdleNode(t, r, fake)
 		n.g.Start(t.Context())

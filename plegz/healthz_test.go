@@ -72,7 +72,8 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 		n.pass(20 * time.Second)
 		w := httptest.NewRecorder()
 		plegz.Healthz(n.g).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
-		const begin = "{\n  \"level\": \"warning\",\n  \"sentence\": \"Degraded: container a (0123456789abc…) of pod shop/a has "
+		const begin = "{\n  \"level\": \"warning\",\n" +
+			"  \"sentence\": \"Degraded: container a (0123456789abc…) of pod shop/a has been stuck since "
 		if !strings.HasPrefix(w.Body.String(), begin) {
 			t.Errorf("%.300s", w.Body)
 		}

@@ -97,7 +97,8 @@ func newEpoch() string {
 	return hex.EncodeToString(b[:])
 }
 
-// record records history until nobody has asked for recordFor, but not before the context of WithRecording ends. It is the recorder's only goroutine.
+// record records history until nobody has asked for recordFor, but not before the context of
+// WithRecording ends. It is the recorder's only goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()

@@ -377,7 +377,8 @@ func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
 			inList++
 		}
 		synctest.Wait() // the handler's goroutine notes its calls, too
-		l.lines = append(l.lines, fmt.Sprintf("listed %s, inspected %s, exit event: %v", states[inList], states[inStatus], i == exits))
+		l.lines = append(l.lines, fmt.Sprintf("listed %s, inspected %s, exit event: %v", states[inList], states[inStatus],
+			i == exits))
 		for _, m := range []plegtest.Method{plegtest.GetPods, plegtest.GetPodStatus, plegtest.GetPod} {
 			if r.IntN(3) == 0 {
 				f := plegtest.Fault{Method: m, Times: 1 + r.IntN(2), Stale: r.IntN(2) == 0,

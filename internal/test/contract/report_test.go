@@ -56,7 +56,8 @@ func TestReportAsJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want(t, "report", []string{string(b)}, `{"healthy":true,"lastRelist":"2000-01-01T00:00:02Z","lastAnswer":"2000-01-01T00:00:02Z","pods":2,`+
+		want(t, "report", []string{string(b)}, `{"healthy":true,`+
+			`"lastRelist":"2000-01-01T00:00:02Z","lastAnswer":"2000-01-01T00:00:02Z","pods":2,`+
 			`"callsInFlight":[{"method":"GetPodStatus","podUID":"pod-00001",`+
 			`"object":"pod default/pod-00001 (pod-00001)","since":"2000-01-01T00:00:00Z"}],`+
 			`"failingPods":[{"podUID":"pod-00001","namespace":"default","name":"pod-00001",`+
