@@ -104,7 +104,8 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 	late := n.lateAgent()
 	n.eventually("an agent that starts now names the container", func() string {
-		if c := plegz.NewCondition(late); !strings.Contains(c.Sentence, "/wedged/stuck ("+id[:13]+"…) has blocked the lists since ") {
+		names := "/wedged/stuck (" + id[:13] + "…) has blocked the lists since "
+		if c := plegz.NewCondition(late); !strings.Contains(c.Sentence, names) {
 			return c.Sentence
 		}
 		return ""
@@ -138,7 +139,8 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 	defer thaw()
 	n.eventually("the sentence", func() string {
 		if h := n.askHealthz(); !strings.HasPrefix(h.Sentence, "Degraded: nothing has been answered since ") ||
-			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || !h.StuckRelist.Frozen || len(h.StuckRelist.Suspects) > 0 {
+			!strings.HasSuffix(h.Sentence, ": restart the runtime.") || !h.StuckRelist.Frozen ||
+			len(h.StuckRelist.Suspects) > 0 {
 			return h.Sentence
 		}
 		return ""

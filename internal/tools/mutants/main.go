@@ -171,7 +171,7 @@ func mutate(chosen []string, folder string) (all []fault, err error) {
 					all = append(all, f)
 					n, is := number[strings.ReplaceAll(f.String(), " ", ":")]
 					if is {
-						apply(c, operator, n)
+						apply(c, n)
 						changed = true
 					}
 				}
@@ -226,6 +226,7 @@ func operators(n, parent ast.Node) []string {
 			return []string{"or"}
 		case token.LOR:
 			return []string{"and"}
+		default:
 		}
 	case *ast.ExprStmt, *ast.IncDecStmt:
 		if _, is := parent.(*ast.BlockStmt); is {
@@ -240,7 +241,7 @@ func operators(n, parent ast.Node) []string {
 }
 
 // apply puts a fault into the tree.
-func apply(c *astutil.Cursor, operator string, n int) {
+func apply(c *astutil.Cursor, n int) {
 	on := &ast.CallExpr{Fun: ast.NewIdent("mutant"),
 		Args: []ast.Expr{&ast.BasicLit{Kind: token.STRING, Value: strconv.Quote(strconv.Itoa(n))}}}
 	switch node := c.Node().(type) {
