@@ -80,7 +80,7 @@ func TestCheckAgent(t *testing.T) {
 	since := func(d time.Duration) string { return ago(d).UTC().Format("since 15:04") }
 	long := strings.Repeat("länger ", 100)
 	fine := pleg.HealthReport{Healthy: true, Pods: 104}
-	failing := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second), RelistError: long + "connection refused"}
+	failing := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second), RelistError: long + "no connection"}
 	blocked := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second),
 		CallsInFlight: []pleg.RuntimeCall{{Method: "ListContainers", Since: ago(189 * time.Second)}},
 		StuckRelist:   &pleg.StuckRelist{Since: ago(189 * time.Second)}}

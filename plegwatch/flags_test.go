@@ -110,7 +110,8 @@ func TestFindsEndpoint(t *testing.T) {
 	expect(demoEndpoint)
 	// A file that names a runtime and is not understood never leads to a simulated node.
 	for _, text := range []string{
-		`runtime-endpoint: unix:///run/a.sock\nimage-endpoint: unix:///run/a.sock`, "runtime-endpoint: [a, b]", "\truntime-endpoint: a",
+		`runtime-endpoint: unix:///run/a.sock\nimage-endpoint: unix:///run/a.sock`, "runtime-endpoint: [a, b]",
+		"\truntime-endpoint: a",
 		"runtime-endpoint:unix:///run/a.sock", "{",
 	} {
 		write(text)

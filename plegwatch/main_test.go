@@ -333,8 +333,8 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// If the reader of the table leaves, the watch ends without an error. If the disk is full, it continues. Other errors of
-// writing end it, and are reported.
+// If the reader of the table leaves, the watch ends without an error. If the disk is full, it continues. Other errors
+// of writing end it, and are reported.
 func TestCannotWrite(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

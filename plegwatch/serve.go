@@ -200,7 +200,10 @@ type form struct {
 
 // formOf returns the form that a request asks for.
 func formOf(r *http.Request) form {
-	f := form{method: r.Method, encoding: "identity", format: expfmt.Negotiate(r.Header)}
+	f := form{
+		method: r.Method, encoding: "identity",
+		format: expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...),
+	}
 	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, weight, _ := strings.Cut(part, ";")
 		if q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64); err == nil && q == 0 {
