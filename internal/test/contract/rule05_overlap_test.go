@@ -1,96 +1,13 @@
 package contract_test
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// Rule 5: if a full list and a pod list overlap, the first to complete is believed, and the other is dropped.
-func TestRule5TheFirstListIsBelieved(t *testing.T) {
-	t.Run("the full list began first and completes last", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-			events := n.g.Watch()
-			n.start()
-			read(events)
-			time.Sleep(500 * time.Millisecond)
-			n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Stale: true, Delay: 900 * time.Millisecond})
-			time.Sleep(600 * time.Millisecond) // the list began, and has a and b running
-			n.ExitContainer("a", "a1", 0, "Completed")
-			n.RemovePod("b")
-			n.SetPod(bare("c", plegtest.Running("c1")))
-			for _, uid := range []types.UID{"a", "b", "c"} {
-				n.g.RequestRelist(uid)
-			}
-			time.Sleep(100 * time.Millisecond)
-			want(t, "after the pod lists", slices.Sorted(slices.Values(read(events))),
-				"a Died a1", "b Died b1", "b Removed b1", "c Started c1")
-			time.Sleep(750 * time.Millisecond)
-			want(t, "after the old list", read(events))
-			if s, _ := n.cache.Get("b"); s.Name != "" {
-				t.Errorf("the old list brought b back: %v", s)
-			}
-			time.Sleep(5 * time.Second)
-			want(t, "later", read(events))
-		})
-	})
-	t.Run("the pod list began first and completes last", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")))
-			events := n.g.Watch()
-			n.start()
-			read(events)
-			time.Sleep(900 * time.Millisecond)
-			n.Inject(plegtest.Fault{Method: plegtest.GetPod, Stale: true, Delay: 500 * time.Millisecond, Times: 1})
-			n.g.RequestRelist("a")
-			time.Sleep(50 * time.Millisecond)
-			n.ExitContainer("a", "a1", 0, "Completed")
-			time.Sleep(100 * time.Millisecond)
-			want(t, "after the list", read(events), "a Died a1")
-			time.Sleep(time.Second)
-			want(t, "after the old pod list", read(events))
-		})
-	})
-}
-
-// Rule 5: a runtime answers concurrent calls in any order, and a later call may have read an earlier state. A dead
-// container must not start again.
-func TestRule5ConcurrentListsInventNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(900 * time.Millisecond)
-		// The full list begins at 1 s and reads the state at 1.3 s; the pod lists
-		// begin at 1.1 s, read it then, and complete at 1.5 s.
-		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Delay: 300 * time.Millisecond})
-		n.Inject(plegtest.Fault{Method: plegtest.GetPod, Times: 2, Stale: true, Delay: 400 * time.Millisecond})
-		time.Sleep(200 * time.Millisecond)
-		n.g.RequestRelist("a")
-		n.g.RequestRelist("b")
-		time.Sleep(50 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		n.RemovePod("b")
-		time.Sleep(200 * time.Millisecond)
-		want(t, "after the list", read(events), "a Died a1", "b Died b1", "b Removed b1")
-		time.Sleep(10 * time.Second)
-		want(t, "after the pod lists", read(events))
-		if got := n.PodCalls(plegtest.GetPod, "a"); got != 2 {
-			t.Errorf("%d pod lists, want another one after the dropped one", got)
-		}
-	})
-}
 
 // Rule 5: a status is as new as the beginning of its list, not as its end.
 func TestRule5ListIsStampedBeforeItBegins(t *testing.T) {
