@@ -18,27 +18,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 20: a status shows an exit that no list has shown, and that no list can show.
-func TestRule20StatusAheadOfTheLists(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, reg := newNodeWithMetrics(t)
-		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		heal := n.wedged()
-		time.Sleep(1500 * time.Millisecond)
-		n.ExitContainer("a", "a1", 3, "Error")
-		n.g.RequestReinspect("a")
-		synctest.Wait()
-		want(t, "told by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
-		heal() // the list is from before
-		time.Sleep(10 * time.Second)
-		want(t, "told by the lists", readStatuses(events))
-		n.RemoveContainer("a", "a1")
-		time.Sleep(2 * time.Second)
-		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")
-		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
-	})
-}
-
 // Rule 20: if the cache shows an exit, an older status never makes the container run again.
 func TestRule20StatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -57,32 +36,6 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 		}
 		want(t, "reinspected", readStatuses(events),
 			"a PodSync without status", "a PodSync without status", "a PodSync without status")
-	})
-}
-
-// Rule 20 ends where a status shows a start later than the exit: the runtime has started the
-// container again under its ID.
-func TestRule20StartedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, events := watch(t, bare("a", plegtest.Running("a1")))
-		n.ExitContainer("a", "a1", 3, "Error")
-		ended := statusOf(n.Pod("a"))
-		ended.ContainerStatuses[0].FinishedAt = time.Now()
-		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
-		n.SetStatus("a", ended)
-		n.g.RequestReinspect("a")
-		synctest.Wait()
-		want(t, "ended", read(events), "a Died a1", "a PodSync")
-		time.Sleep(1500 * time.Millisecond)
-		again := statusOf(n.Pod("a"))
-		again.ContainerStatuses[0].StartedAt = time.Now()
-		n.SetStatus("a", again)
-		n.g.RequestReinspect("a")
-		time.Sleep(5 * time.Second)
-		want(t, "started again", read(events), "a PodSync", "a Started a1")
-		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
-			t.Errorf("the cache has a1 %s", got)
-		}
 	})
 }
 
