@@ -198,25 +198,6 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 	}
 }
 
-// Rule 7: a status that agrees is as fresh as the pod's newest list, even if that is a pod list that
-// completed during the inspection.
-func TestRule7InspectionIsAsFreshAsTheLastList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, "a", 300*time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		time.Sleep(600 * time.Millisecond) // the list of 1 s has shown it
-		began := time.Now()
-		s, err := n.cache.GetNewerThan("a", began.Add(-1))
-		if err != nil || s.ContainerStatuses[0].ExitCode != 1 || time.Since(began) != 200*time.Millisecond {
-			t.Errorf("%v %v after %v", s, err, time.Since(began))
-		}
-	})
-}
-
 // Rule 7: two lists at one instant of a clock that stands still are two.
 func TestRule7ListsAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
