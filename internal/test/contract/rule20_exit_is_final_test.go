@@ -16,6 +16,27 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
+// Rule 20: a status shows an exit that no list has shown, and that no list can show.
+func TestRule20StatusAheadOfTheLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		heal := n.wedged()
+		time.Sleep(1500 * time.Millisecond)
+		n.ExitContainer("a", "a1", 3, "Error")
+		n.g.RequestReinspect("a")
+		synctest.Wait()
+		want(t, "told by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
+		heal() // the list is from before
+		time.Sleep(10 * time.Second)
+		want(t, "told by the lists", readStatuses(events))
+		n.RemoveContainer("a", "a1")
+		time.Sleep(2 * time.Second)
+		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+	})
+}
+
 // Rule 20: if the cache shows an exit, an older status never makes the container run again.
 func TestRule20StatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
