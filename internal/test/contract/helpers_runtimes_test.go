@@ -34,24 +34,15 @@ func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) {
 // instead makes it the runtime of a node.
 func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
 
-// late is a runtime that answers when the test says so, whatever became of the
+// late is a runtime that answers inspections when the test says so, whatever became of the
 // context.
 type late struct {
 	pleg.Runtime
-	pods, status chan struct{} // nil for at once
-}
-
-func (l late) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
-	if l.pods != nil {
-		<-l.pods
-	}
-	return l.Runtime.GetPods(context.WithoutCancel(ctx), all)
+	answer chan struct{}
 }
 
 func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-	if l.status != nil {
-		<-l.status
-	}
+	<-l.answer
 	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
 }
 

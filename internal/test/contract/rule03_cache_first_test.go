@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/kubepleg/pleg"
@@ -52,52 +51,6 @@ func TestRule3EventComesAfterItsStatus(t *testing.T) {
 		}
 		for range 40 {
 			check(<-events)
-		}
-	})
-}
-
-// Rule 3 for inspections that fail: the error is there before the event.
-func TestRule3EventComesAfterItsError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := plegtest.NewRuntime()
-		rt.SetPods(pods(10)...)
-		rt.Fail(plegtest.GetPodStatus, plegtest.AnyPod, errors.New("broken"))
-		cache := pleg.NewCache()
-		g := pleg.NewGenericPLEG(rt, 0, 0, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		events := g.Subscribe(t.Context(), pleg.WithCapacity(-1))
-		g.Start(t.Context())
-		defer g.Stop()
-		for range 20 {
-			e := <-events
-			if _, err := cache.Get(e.ID); err == nil {
-				t.Errorf("%s: no error in the cache", line(e))
-			}
-		}
-	})
-}
-
-// Rule 3: an inspection that the next change has superseded still brings its status
-// before its events.
-func TestRule3SupersededStatusIsStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		n.g.RequestRelist("a")
-		time.Sleep(50 * time.Millisecond)
-		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
-		n.g.RequestRelist("a")
-		for _, id := range []string{"a2", "a3"} {
-			e := <-events
-			status, err := n.cache.Get("a")
-			if line(e) != "a Started "+id || err != nil || status.TimeStamp.Before(e.ListedAt) {
-				t.Errorf("%s, listed at %v, with a status of %v and %v", line(e), e.ListedAt, status.TimeStamp, err)
-			}
 		}
 	})
 }
@@ -166,81 +119,6 @@ func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 		synctest.Wait()
 		want(t, "events", read(events), "a Died a1", "a PodSync")
 		g.Stop()
-	})
-}
-
-// Rule 3: the PodSync of a reinspection comes with the inspection that was made for it,
-// also where a change has superseded that. The change comes with the next one.
-func TestRule3PodSyncComesWithItsInspection(t *testing.T) {
-	for name, changedAfter := range map[string]time.Duration{
-		"with the change":   0,
-		"before the change": 50 * time.Millisecond,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.SetPods(bare("a", plegtest.Running("a1")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
-				time.Sleep(100 * time.Millisecond)
-				n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
-				n.g.RequestReinspect("a")
-				time.Sleep(changedAfter)
-				n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-				n.g.RequestRelist("a")
-				time.Sleep(99*time.Millisecond - changedAfter)
-				want(t, "before", read(events))
-				time.Sleep(2 * time.Millisecond)
-				want(t, "with the inspection", read(events), "a PodSync")
-				if s, err := n.cache.Get("a"); err != nil || len(s.ContainerStatuses) != 2 {
-					t.Errorf("the cache has %v %v", s, err)
-				}
-				time.Sleep(98 * time.Millisecond)
-				want(t, "before the next", read(events))
-				time.Sleep(2 * time.Millisecond)
-				want(t, "with the next", read(events), "a Started a2")
-			})
-		})
-	}
-	t.Run("after the change", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")))
-			events := n.g.Watch()
-			n.start()
-			read(events)
-			n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
-			n.ExitContainer("a", "a1", 1, "")
-			n.g.RequestRelist("a")
-			time.Sleep(50 * time.Millisecond)
-			n.g.RequestReinspect("a")
-			time.Sleep(51 * time.Millisecond)
-			want(t, "with the inspection of the change", read(events), "a Died a1")
-			time.Sleep(98 * time.Millisecond)
-			want(t, "before the next", read(events))
-			time.Sleep(2 * time.Millisecond)
-			want(t, "with the next", read(events), "a PodSync")
-		})
-	})
-}
-
-// A reinspection that is requested during an inspection of the pod follows it.
-func TestRequestReinspectDuringInspection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.Delay(plegtest.GetPodStatus, "a", 100*time.Millisecond)
-		events := n.g.Watch()
-		n.start()
-		for range 150 {
-			n.g.RequestReinspect("a")
-		}
-		time.Sleep(time.Second / 2)
-		want(t, "events", read(events), "a Started a1", "a PodSync")
-		if got := n.PodCalls(plegtest.GetPodStatus, "a"); got != 2 {
-			t.Errorf("%d inspections", got)
-		}
 	})
 }
 

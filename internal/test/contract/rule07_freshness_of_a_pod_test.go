@@ -2,7 +2,6 @@ package contract_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -15,43 +14,6 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// Rule 7: what an inspection saw for a moment, and no list ever showed, does not stay in
-// the cache: the pod is inspected again at the next list. A runtime whose statuses
-// never match its lists is not inspected at every one for ever.
-func TestRule7StatusMismatchIsInspectedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		phantom := &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{
-			{ID: pleg.ContainerID{ID: "a1"}, State: pleg.ContainerStateRunning},
-			{ID: pleg.ContainerID{ID: "for a moment"}, State: pleg.ContainerStateRunning},
-		}}
-		n.SetStatus("a", phantom)
-		events := n.g.Watch()
-		n.start()
-		n.SetStatus("a", nil)
-		time.Sleep(500 * time.Millisecond)
-		minTime := time.Now()
-		if s, err := n.cache.GetNewerThan("a", minTime); err != nil || len(s.ContainerStatuses) != 1 {
-			t.Errorf("got %v %v", s, err)
-		}
-		synctest.Wait()
-		want(t, "events", read(events), "a Started a1")
-		n.ResetCalls()
-		time.Sleep(time.Minute)
-		if got := n.Calls(plegtest.GetPodStatus); got != 0 {
-			t.Errorf("%d inspections of a pod whose status matches", got)
-		}
-		n.SetStatus("a", phantom)
-		n.g.RequestReinspect("a")
-		time.Sleep(10 * time.Minute)
-		// A back-off from a second to ten; one more where a list comes while the first is under way.
-		if got := n.Calls(plegtest.GetPodStatus); got < 60 || got > 66 {
-			t.Errorf("%d inspections in ten minutes of a pod whose status never matches", got)
-		}
-	})
-}
 
 // Rule 7: the same for everything in which a status can differ.
 func TestRule7KindsOfStatusMismatch(t *testing.T) {
@@ -176,40 +138,6 @@ func TestRule7InspectionsBetweenLists(t *testing.T) {
 	})
 }
 
-// Rules 6 and 7: a status that contradicts its list is as fresh as the list that it was
-// made for, and not as one that has completed meanwhile: no reader gets a container that
-// was gone before its minTime.
-func TestRule7StatusMismatchIsNotLifted(t *testing.T) {
-	for _, started := range []time.Duration{0, 900 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			n.SetPods(bare("a", plegtest.Running("a1")))
-			n.start()
-			time.Sleep(890 * time.Millisecond)
-			n.SetContainer("a", "a2", pleg.ContainerStateExited) // no list shows it
-			n.Inject(plegtest.Fault{
-				Method: plegtest.GetPodStatus, Times: 1, Stale: true, Delay: 1500 * time.Millisecond,
-			})
-			n.g.RequestReinspect("a") // has read its status, and completes at 2.39 s
-			time.Sleep(10 * time.Millisecond)
-			n.RemoveContainer("a", "a2")
-			time.Sleep(10 * time.Millisecond)
-			gone := time.Now()
-			time.Sleep(started)
-			s, err := n.cache.GetNewerThan("a", gone)
-			if err != nil || len(s.ContainerStatuses) != 1 {
-				t.Errorf("before the inspection: %d containers, %v", len(s.ContainerStatuses), err)
-			}
-			for range 30 {
-				time.Sleep(100 * time.Millisecond)
-				if s, err := n.cache.GetNewerThan("a", gone); err != nil || len(s.ContainerStatuses) != 1 {
-					t.Errorf("%v after it was gone: %d containers, %v", time.Since(gone), len(s.ContainerStatuses), err)
-				}
-			}
-		})
-	}
-}
-
 // Rule 7: a status that lacks what its list shows contradicts it too: the pod is listed and
 // inspected again until they agree. Until then it is only as fresh as its inspections' lists.
 func TestRule7StatusThatLacksAContainer(t *testing.T) {
@@ -268,78 +196,6 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Rule 7 through the generator: one stuck pod holds back its own readers only.
-func TestRule7StuckPodHoldsBackItsOwnReaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(pods(3)...)
-		n.start()
-		heal := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00001")
-		n.ExitContainer("pod-00001", "pod-00001-a", 1, "Error")
-		time.Sleep(10 * time.Second)
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		defer cancel()
-		minTime := time.Now()
-		for _, uid := range []types.UID{"pod-00000", "pod-00002", "absent"} {
-			if _, _, err := n.cache.LookupNewerThan(ctx, uid, minTime); err != nil {
-				t.Error(err)
-			}
-		}
-		soon := time.Now().Add(time.Millisecond) // the list at this moment does not answer it
-		if _, _, err := n.cache.LookupNewerThan(t.Context(), "nobody", soon); err != nil || time.Since(soon) > time.Second {
-			t.Errorf("a reader of an unknown pod waits for %v: %v", time.Since(soon), err)
-		}
-		if _, _, err := n.cache.LookupNewerThan(ctx, "pod-00001", minTime); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the stuck pod looks fresh: %v", err)
-		}
-		heal()
-		s, err := n.cache.GetNewerThan("pod-00001", minTime)
-		if err != nil || s.ContainerStatuses[0].State != pleg.ContainerStateExited {
-			t.Errorf("after healing: %v %v", s, err)
-		}
-	})
-}
-
-// Rule 7: a status that agrees is as fresh as the pod's newest list, even if that is a pod list that
-// completed during the inspection.
-func TestRule7InspectionIsAsFreshAsTheLastList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(500 * time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, "a", 300*time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		time.Sleep(600 * time.Millisecond) // the list of 1 s has shown it
-		began := time.Now()
-		s, err := n.cache.GetNewerThan("a", began.Add(-1))
-		if err != nil || s.ContainerStatuses[0].ExitCode != 1 || time.Since(began) != 200*time.Millisecond {
-			t.Errorf("%v %v after %v", s, err, time.Since(began))
-		}
-	})
-}
-
-// Rule 7: the inspection for a former list makes nothing fresh that a later list showed
-// changed.
-func TestRule7FormerInspectionMakesNothingFresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(200 * time.Millisecond)
-		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 100 * time.Millisecond})
-		n.ExitContainer("a", "a1", 1, "")
-		n.g.RequestRelist("a")
-		time.Sleep(50 * time.Millisecond)
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		minTime := time.Now()
-		s, err := n.cache.GetNewerThan("a", minTime)
-		if err != nil || len(s.ContainerStatuses) != 2 {
-			t.Errorf("got %v %v after %v", s, err, time.Since(minTime))
-		}
-	})
 }
 
 // Rule 7: two lists at one instant of a clock that stands still are two.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,60 +17,6 @@ import (
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
 )
-
-// Rule 8: a failing inspection does not hold back events, and is retried with a back-off
-// that doubles up to ten seconds. A success ends it.
-func TestRule8RetriesWithBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNodeOf(t, polling)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		var mu sync.Mutex
-		var attempts []time.Duration // guarded by mu
-		attempted := func() []time.Duration {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(attempts)
-		}
-		failing := time.Now().Add(time.Second)
-		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Do: func(context.Context) error {
-			mu.Lock()
-			defer mu.Unlock()
-			attempts = append(attempts, time.Since(failing))
-			return errors.New("broken")
-		}})
-		n.ExitContainer("a", "a1", 3, "Error")
-		time.Sleep(1500 * time.Millisecond)
-		want(t, "events, though the inspection fails", read(events), "a Died a1")
-		if s, err := n.cache.Get("a"); err == nil || s.ContainerStatuses[0].State != pleg.ContainerStateRunning {
-			t.Errorf("not the last good status beside the error: %v %v", s, err)
-		}
-		time.Sleep(5 * time.Minute)
-		s := time.Second
-		after := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 25 * s, 35 * s, 45 * s, 55 * s}
-		if got := attempted(); !slices.Equal(got[:9], after) {
-			t.Errorf("attempts after %v", got)
-		}
-		// A change is inspected at once, whatever the back-off.
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		before := len(attempted())
-		time.Sleep(1100 * time.Millisecond)
-		if len(attempted()) == before {
-			t.Error("a change waited for the back-off")
-		}
-		heal()
-		time.Sleep(time.Minute)
-		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[1].ExitCode != 3 {
-			t.Errorf("no status after the recovery: %v %v", s, err)
-		}
-		want(t, "the change, and the recovery", read(events), "a Started a2", "a PodSync")
-		if got := n.g.HealthReport().FailingPods; len(got) != 0 {
-			t.Errorf("still reported: %v", got)
-		}
-	})
-}
 
 // Rules 8 and 12: a pod whose inspections stuck until their deadlines is inspected again within
 // ten seconds of the runtime's recovery.
@@ -196,36 +141,6 @@ func TestRule8And12LongPeriod(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 		g.Stop()
-	})
-}
-
-// Rule 8: a change during an inspection that fails is inspected at once; and a reader of
-// a pod that fails gets its answer at once.
-func TestRule8FailureHoldsBackNoChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")))
-		n.start()
-		time.Sleep(200 * time.Millisecond)
-		n.Inject(plegtest.Fault{
-			Method: plegtest.GetPodStatus, Times: 1, Delay: 100 * time.Millisecond, Err: errors.New("broken"),
-		})
-		n.g.RequestReinspect("a")
-		time.Sleep(50 * time.Millisecond)
-		n.ExitContainer("a", "a1", 3, "Error")
-		n.g.RequestRelist("a")
-		time.Sleep(60 * time.Millisecond)
-		if s, err := n.cache.Get("a"); err != nil || s.ContainerStatuses[0].ExitCode != 3 {
-			t.Errorf("the cache has %v %v", s, err)
-		}
-		n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
-		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		n.g.RequestRelist("a")
-		synctest.Wait()
-		before := time.Now()
-		if _, err := n.cache.GetNewerThan("a", before.Add(-1)); err == nil || time.Since(before) > time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(before))
-		}
 	})
 }
 

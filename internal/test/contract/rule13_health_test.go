@@ -341,30 +341,6 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 	})
 }
 
-// Rule 13: an inspection that Stop has cancelled has not stuck until Start.
-func TestRule13StopEndsAHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(5)...)
-		n.start()
-		time.Sleep(2500 * time.Millisecond)
-		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 1500*time.Millisecond)
-		n.g.RequestReinspect("pod-00000")
-		n.g.RequestReinspect("pod-00001")
-		time.Sleep(1100 * time.Millisecond)
-		if got := len(n.g.HealthReport().FailingPods); got != 2 {
-			t.Errorf("%d pods are reported as stuck", got)
-		}
-		n.g.Stop()
-		time.Sleep(time.Hour)
-		n.g.Start(t.Context())
-		time.Sleep(1200 * time.Millisecond)
-		if ok, err := n.g.Healthy(); !ok {
-			t.Error(err)
-		}
-	})
-}
-
 // Rule 13: a stuck list fails at its deadline, whatever else happens meanwhile.
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

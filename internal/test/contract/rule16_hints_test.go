@@ -17,35 +17,6 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 16: an event is a hint that has its pod listed at once. What it says is not
-// believed; the list decides.
-func TestRule16EventsAreHintsOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		n.ExitContainer("a", "a1", 1, "Error")
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1"})
-		synctest.Wait()
-		e := <-events
-		if line(e) != "a Died a1" || e.Cause != pleg.CauseHint {
-			t.Errorf("got %s because of %s", line(e), e.Cause)
-		}
-		// Old, repeated, reordered and made-up events end in the same state.
-		for range 3 {
-			n.Emit(pleg.ContainerEvent{PodUID: "b", ContainerID: "b1", CreatedAt: time.Now().Add(-time.Hour)})
-			n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a1", CreatedAt: time.Now().Add(time.Hour)})
-			n.Emit(pleg.ContainerEvent{PodUID: "nobody", ContainerID: "x"})
-			n.Emit(pleg.ContainerEvent{})
-			synctest.Wait()
-		}
-		want(t, "events", read(events))
-	})
-}
-
 // Rule 16: a hint makes nothing fresh; the pod list does. A pod that does not
 // exist has one follow-up, no more.
 func TestRule16HintMakesNothingFresh(t *testing.T) {
@@ -178,54 +149,6 @@ func TestRule16TooManyHints(t *testing.T) {
 		}
 		if got := rt.Calls(plegtest.GetPods) - lists; got != 2 {
 			t.Errorf("%d lists", got)
-		}
-	})
-}
-
-// Rule 16: a hint that is ahead of the list is not lost. What the first pod
-// relist does not show the follow-up does, long before the next full relist; there is
-// no third one.
-func TestRule16HintAheadOfTheList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(plegtest.NewPod("a", plegtest.Exited("a1")), bare("b"))
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		time.Sleep(500 * time.Millisecond)
-		n.Emit(pleg.ContainerEvent{PodUID: "a", ContainerID: "a-sandbox"})
-		n.Emit(pleg.ContainerEvent{PodUID: "b"})
-		synctest.Wait()
-		n.RemovePod("a")
-		time.Sleep(60 * time.Millisecond)
-		want(t, "events", read(events), "a Removed a1", "a Died a-sandbox", "a Removed a-sandbox")
-		time.Sleep(time.Second)
-		if got := n.PodCalls(plegtest.GetPod, "b"); got != 2 {
-			t.Errorf("%d pod lists for one hint", got)
-		}
-	})
-}
-
-// Rules 16 and 17: a hint that is ahead of the list, about a pod that no list has shown
-// yet, is not lost: it has a follow-up, before the next full relist.
-func TestRule16HintAheadOfANewPod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.SetPods(pods(2)...)
-		n.start()
-		time.Sleep(10*time.Minute + 500*time.Millisecond)
-		events := n.g.Watch()
-		read(events)
-		lists := n.Calls(plegtest.GetPods)
-		hinted := time.Now()
-		n.Emit(pleg.ContainerEvent{PodUID: "new", ContainerID: "c"})
-		time.Sleep(10 * time.Millisecond)
-		n.SetPod(bare("new", plegtest.Running("c")))
-		if e := <-events; line(e) != "new Started c" || time.Since(hinted) > 60*time.Millisecond {
-			t.Errorf("%s after %v", line(e), time.Since(hinted))
-		}
-		if got := n.Calls(plegtest.GetPods) - lists; got != 0 {
-			t.Errorf("%d lists of the whole node", got)
 		}
 	})
 }

@@ -1,11 +1,9 @@
 package contract_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -57,32 +55,6 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 		}
 		want(t, "reinspected", readStatuses(events),
 			"a PodSync without status", "a PodSync without status", "a PodSync without status")
-	})
-}
-
-// Rule 20 ends where a status shows a start later than the exit: the runtime has started the
-// container again under its ID.
-func TestRule20StartedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, events := watch(t, bare("a", plegtest.Running("a1")))
-		n.ExitContainer("a", "a1", 3, "Error")
-		ended := statusOf(n.Pod("a"))
-		ended.ContainerStatuses[0].FinishedAt = time.Now()
-		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
-		n.SetStatus("a", ended)
-		n.g.RequestReinspect("a")
-		synctest.Wait()
-		want(t, "ended", read(events), "a Died a1", "a PodSync")
-		time.Sleep(1500 * time.Millisecond)
-		again := statusOf(n.Pod("a"))
-		again.ContainerStatuses[0].StartedAt = time.Now()
-		n.SetStatus("a", again)
-		n.g.RequestReinspect("a")
-		time.Sleep(5 * time.Second)
-		want(t, "started again", read(events), "a PodSync", "a Started a1")
-		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateRunning {
-			t.Errorf("the cache has a1 %s", got)
-		}
 	})
 }
 
@@ -180,63 +152,6 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 			t.Errorf("%d lists of the pod and %d inspections in a minute", lists, inspections)
 		}
 	})
-}
-
-// Rule 20: containerd sets StartedAt when its task has been started, so that by the two times a process
-// that ends at once has exited before it has started. A status from in between, which shows it running,
-// is none of another start.
-func TestRule20ExitBeforeItsStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := &restarting{Runtime: plegtest.NewRuntime(), started: map[string]time.Time{}, finished: map[string]time.Time{}}
-		n := newNodeOf(t, func(*plegtest.Runtime) pleg.Runtime {
-			return struct {
-				pleg.Runtime
-				pleg.PodGetter
-				pleg.ExitSource
-			}{rt, rt, rt}
-		})
-		rt.SetPods(bare("a", plegtest.Running("a1"), plegtest.Created("a2")))
-		events := n.g.Watch()
-		n.start()
-		time.Sleep(300 * time.Millisecond)
-		read(events)
-		rt.EmitExit(exitOf("a2", 1))
-		synctest.Wait()
-		rt.mu.Lock()
-		rt.finished["a2"] = time.Now()
-		time.Sleep(2 * time.Millisecond)
-		rt.started["a2"] = time.Now()
-		rt.mu.Unlock()
-		rt.SetContainer("a", "a2", pleg.ContainerStateRunning) // CRI knows of the start, and not of the exit
-		n.g.RequestReinspect("a")
-		time.Sleep(10 * time.Millisecond)
-		rt.ExitContainer("a", "a2", 1, "Error")
-		time.Sleep(10 * time.Second)
-		want(t, "events", read(events), "a Died a2", "a PodSync")
-	})
-}
-
-// restarting is a runtime that says when containers have started and ended.
-type restarting struct {
-	*plegtest.Runtime
-	mu                sync.Mutex
-	started, finished map[string]time.Time
-}
-
-func (s *restarting) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
-	status, err := s.Runtime.GetPodStatus(ctx, pod)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range status.ContainerStatuses {
-		c.StartedAt = s.started[c.ID.ID]
-		if c.State == pleg.ContainerStateExited {
-			c.FinishedAt = s.finished[c.ID.ID]
-		}
-	}
-	return status, nil
 }
 
 // Rule 20: a container is started again under its ID within a second of its end. An exit event of its earlier

@@ -113,35 +113,6 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 22: the first inspection of a death fails, because the runtime was killed between the list and the
-// inspection, or takes no end. The death has no exit code. A PodSync brings the code when the cache has it.
-func TestRule22DeathWhoseInspectionFails(t *testing.T) {
-	for name, fault := range map[string]plegtest.Fault{
-		"fails":     {Method: plegtest.GetPodStatus, Err: errors.New("connection refused")},
-		"times out": {Method: plegtest.GetPodStatus, Block: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, pleg.WithRuntimeRequestTimeout(5*time.Second))
-				n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Exited("a2")))
-				events := n.g.Watch()
-				n.start()
-				read(events)
-				heal := n.Inject(fault)
-				n.ExitContainer("a", "a1", 3, "Error")
-				time.Sleep(10 * time.Second)
-				want(t, "while inspections fail", readStatuses(events), "a Died a1 running")
-				heal()
-				time.Sleep(time.Minute)
-				if s := mustGet(t, n.cache).ContainerStatuses[0]; s.ExitCode != 3 {
-					t.Errorf("the cache has %+v", s)
-				}
-				want(t, "once one succeeds", readStatuses(events), "a PodSync exited 3 Error")
-			})
-		})
-	}
-}
-
 // Rule 22: the inspection that shows a late reason also shows another exit of the pod, and is too old to be
 // stored. Subscribers get the reason all the same: what the cache has and what they were sent agree in the end.
 func TestRule22LateReasonBesideAnotherExit(t *testing.T) {

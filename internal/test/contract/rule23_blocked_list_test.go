@@ -106,24 +106,6 @@ func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	})
 }
 
-// Rule 23 holds with one worker too, and a wedged pod that comes first.
-func TestRule23OneWorker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, pleg.WithInspectionWorkers(1))
-		n.setSingles(10)
-		events := n.g.Watch()
-		n.start()
-		read(events)
-		defer n.Heal()
-		n.wedged()
-		n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00")
-		time.Sleep(10 * time.Second)
-		n.ExitContainer("pod-05", "pod-05-1", 1, "Error")
-		time.Sleep(10 * time.Minute)
-		want(t, "ten minutes later", readStatuses(events), "pod-05 Died pod-05-1 exited 1 Error")
-	})
-}
-
 // Rule 23: a full list that always takes a little longer than a period does not hang.
 func TestRule23SlowLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

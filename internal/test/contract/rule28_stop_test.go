@@ -185,7 +185,7 @@ func TestStopDuringStuckCalls(t *testing.T) {
 func TestAnswerAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
-		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), nil, answer} })
+		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return late{rt.Plain(), answer} })
 		n.SetPods(pods(1)...)
 		n.g.Start(t.Context())
 		synctest.Wait()
