@@ -369,6 +369,7 @@ func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
 	finished, skew := time.Now().Add(500*time.Millisecond), time.Duration(r.IntN(4)-1)*time.Second
 	states := []pleg.State{pleg.ContainerStateCreated, pleg.ContainerStateRunning, pleg.ContainerStateExited}
 	inList, inStatus, exits := 0, 0, r.IntN(6)
+	var history []string
 	for i := range 12 {
 		if inStatus < 2 && r.IntN(3) == 0 {
 			inStatus++
@@ -376,8 +377,7 @@ func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
 		if inList < inStatus && r.IntN(2) == 0 {
 			inList++
 		}
-		synctest.Wait() // the handler's goroutine notes its calls, too
-		l.lines = append(l.lines, fmt.Sprintf("listed %s, inspected %s, exit event: %v", states[inList], states[inStatus],
+		history = append(history, fmt.Sprintf("listed %s, inspected %s, exit event: %v", states[inList], states[inStatus],
 			i == exits))
 		for _, m := range []plegtest.Method{plegtest.GetPods, plegtest.GetPodStatus, plegtest.GetPod} {
 			if r.IntN(3) == 0 {
@@ -409,6 +409,6 @@ func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
 		calls[what]++
 	}
 	if calls["started"] > 1 || calls["died"] != 1 || calls["ended"] != 1 {
-		t.Errorf("%v:\n%s", calls, strings.Join(l.lines, "\n"))
+		t.Errorf("%v: %q\n%s", calls, l.lines, strings.Join(history, "\n"))
 	}
 }
