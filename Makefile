@@ -37,6 +37,11 @@ newest: ## raises the versions in internal/compat/newest.mod, and tests with the
 	GOTOOLCHAIN=$$(sed -n 's/^toolchain //p' internal/compat/newest.mod) go get -modfile=internal/compat/newest.mod -u -t ./...
 	hack/compat.sh newest
 
+.PHONY: mutants
+mutants: ## which tests find small faults of the core, of a list of 198; an hour
+	GOWORK=off go run -C internal/tools ./mutants -root "$(CURDIR)" "$(CURDIR)/internal/tools/mutants/list.txt" \
+		. ./internal/core/schedule ./internal/core/broadcast ./internal/test/contract
+
 .PHONY: layers
 layers: ## references between folders, and between files at the root, that go against the layers; half a minute
 	GOWORK=off go run -C internal/tools ./layers "$(CURDIR)"

@@ -49,7 +49,7 @@ type fault struct {
 }
 
 func (f fault) String() string {
-	return fmt.Sprintf("%s:%d:%d %s", f.file, f.line, f.column, f.operator)
+	return fmt.Sprintf("%s:%d:%d:%s", f.file, f.line, f.column, f.operator)
 }
 
 func main() {
@@ -66,7 +66,7 @@ func main() {
 		slices.SortFunc(chosen, func(a, b fault) int {
 			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 		})
-		for _, f := range chosen {
+		for _, f := range slices.Compact(chosen) { // a && b && c is two faults at one place
 			fmt.Println(f)
 		}
 		return
@@ -81,14 +81,20 @@ func run(list string, packages []string) error {
 	if err != nil {
 		return err
 	}
-	chosen := strings.Fields(strings.ReplaceAll(string(text), " ", ":"))
+	chosen := strings.Fields(string(text))
 	folder, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	if _, err := mutate(chosen, folder); err != nil {
+	all, err := mutate(chosen, folder)
+	if err != nil {
 		return err
+	}
+	for _, f := range chosen {
+		if !slices.ContainsFunc(all, func(a fault) bool { return a.String() == f }) {
+			return fmt.Errorf("%s is not in the code any more: choose again", f)
+		}
 	}
 	var binaries []string
 	for i, p := range packages {
@@ -169,7 +175,7 @@ func mutate(chosen []string, folder string) (all []fault, err error) {
 					at := fset.Position(c.Node().Pos())
 					f := fault{relative, at.Line, at.Column, operator}
 					all = append(all, f)
-					n, is := number[strings.ReplaceAll(f.String(), " ", ":")]
+					n, is := number[f.String()]
 					if is {
 						apply(c, n)
 						changed = true
