@@ -27,7 +27,7 @@ const (
 	unsupportedWait = time.Minute
 )
 
-// reconnect has the waits before the next connection.
+// reconnect has the delays before the next connection.
 var reconnect = backoff.Policy{First: time.Second, Longest: 2 * time.Second}
 
 // errStopped is why a call was cancelled by Stop.

@@ -43,7 +43,7 @@ var classesOf = map[string]class{
 	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,
 	"podRecord.lastInspected": leftOut, "podRecord.failures": notZero,
 	"snapshot.change": leftOut, "change.cause": leftOut,
-	// What is Initial, the statuses of events and the count of exits are not checked here.
+	// Not checked here: which events are Initial, the statuses of events, and the count of exits.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
 	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut,
 	"end.endedBy": leftOut, "end.since": leftOut, "end.settled": leftOut,

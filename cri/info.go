@@ -21,7 +21,7 @@ var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string
-	// SandboxID is the sandbox that the container is in. For a sandbox it is ID.
+	// SandboxID is the sandbox that the container is in. For a sandbox, it equals ID.
 	SandboxID string
 	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
 	// is running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own,

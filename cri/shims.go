@@ -33,12 +33,12 @@ import (
 //	WaitResponse { uint32 exit_status = 1; Timestamp exited_at = 2; }
 //
 // The shims are asked only while containerd's own stream of events is down, or containerd does not
-// answer a full list. So a healthy node makes no calls. Besides, a shim of containerd 1.6 and 1.7
-// keeps a goroutine for each Wait that is given up, until the container ends.
+// answer a full list. So a healthy node makes no calls. There is another reason to ask rarely: a
+// shim of containerd 1.6 or 1.7 keeps a goroutine for each abandoned Wait until the container ends.
 //
 // No exit is lost in between. A shim still has a container that ended before the shim was asked,
-// because only containerd deletes it. The calls go on until a full list that began after the stream
-// was back has succeeded. Later exits are in the stream, and earlier ones are in the answers or in
+// because only containerd deletes it. The calls go on until the stream is back, and a full
+// list that began after that has succeeded. Later exits are in the stream, and earlier ones are in the answers or in
 // the list.
 
 const (

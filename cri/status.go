@@ -151,7 +151,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		in.containers[i] = converted
-		// Without FinishedAt the runtime has not finished handling the exit. With 255 it may still learn the code.
+		// If FinishedAt is zero, the runtime is still handling the exit. If the code is 255, it may still learn the real one.
 		finished := converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero()
 		if finished && converted.ExitCode != unknownCode {
 			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
@@ -171,8 +171,8 @@ func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *ple
 }
 
 // isNotFound reports whether a call failed because its object is gone. The object was
-// listed and removed before the call, which is normal. cri-dockerd has no code for it, only
-// the words of Docker.
+// listed and removed before the call, which is normal. cri-dockerd returns no code of gRPC
+// for this, only Docker's error text.
 func (in *inspection) isNotFound(err error) bool {
 	switch status.Code(err) {
 	case codes.NotFound:

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// nobody runs a shell script as an unprivileged user and returns its output.
+// nobody returns the output of a shell script that it runs as an unprivileged user.
 func nobody(t *testing.T, script string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {

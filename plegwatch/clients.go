@@ -15,8 +15,8 @@ const (
 	sendGrace = 100 * time.Millisecond
 )
 
-// clients closes the oldest connection of a server when there are too many. Clients that open
-// connections and leave them, or that do not read, then keep nobody else out.
+// clients closes the oldest connection of a server when there are too many. So clients
+// that leave connections idle, or never read, cannot lock out others.
 type clients struct {
 	mu   sync.Mutex
 	open []*client // in the order in which they were accepted; guarded by mu

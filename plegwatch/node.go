@@ -43,7 +43,7 @@ func nodePlans() []timetable.PodPlan {
 		pod("shop", "web-0", 0,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
-		// Crashes again and again, and is restarted ever later.
+		// This pod crashes again and again, and each restart comes later.
 		pod("shop", "cart-0", 500*time.Millisecond,
 			timetable.ContainerPlan{
 				ContainerConfig: named("cart"),

@@ -108,7 +108,7 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
-// The oldest unconfirmed exit is reported, after worse troubles. The container shows exited and
+// The sentence names the oldest unconfirmed exit, but worse problems come first. The container shows exited and
 // unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ func shownTime(t time.Time) time.Time {
 }
 
 // encoded returns v as JSON, and escapes what a terminal could obey. Marshalling cannot fail:
-// shownTime keeps out times, and meanSince numbers, that JSON cannot express.
+// shownTime filters out the times that JSON cannot express, and meanSince the numbers.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 //go:embed testdata/kubeadm
 var kubeadmFiles embed.FS
 
-// kubeadmManifests are those files, by the names of the pods.
+// kubeadmManifests maps the names of pods to the manifests that kubeadm writes for them.
 var kubeadmManifests = func() map[string]string {
 	texts := map[string]string{}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
@@ -22,7 +22,7 @@ var kubeadmManifests = func() map[string]string {
 	return texts
 }()
 
-// kubeadm returns these manifests for a machine with another address and other files.
+// kubeadm returns kubeadmManifests, changed for a machine with this address and its own files.
 func kubeadm(address string) map[string]string {
 	texts := map[string]string{}
 	for name, text := range kubeadmManifests {

@@ -12,9 +12,9 @@ import (
 // ErrTruncated is the error of a message that ends too early.
 var ErrTruncated = errors.New("the message ends in the middle of a field")
 
-// Next returns the first field of a message, which must not be empty: its number,
-// its value if it is length-delimited, else nil, and its total length, which is negative
-// if the field is malformed.
+// Next returns the first field of a message that is not empty: its number, its value, and its
+// length in all. The value is nil unless the field is length-delimited. The length of a malformed
+// field is negative.
 func Next(message []byte) (number protowire.Number, value []byte, length int) {
 	// Nearly every field has a number below 16 and a length below 128, one byte each.
 	// This fast path saves a third of the cost of a list.

@@ -52,7 +52,7 @@ const (
 // CausePeriod is the cause of the full list of every period.
 const CausePeriod = "period"
 
-// Call is a call to the runtime that has begun.
+// Call is a call to the runtime in progress.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
@@ -351,7 +351,7 @@ func (s *Scheduler) Wake() (next time.Time) {
 	return earlier(next, earlier(s.nextLate(s.FullList), s.canaryDue()))
 }
 
-// earlier returns the earlier time; a zero time is none.
+// earlier returns the earlier of two times. A zero time means none, and is ignored.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

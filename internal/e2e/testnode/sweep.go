@@ -132,8 +132,8 @@ func bundles(dir string) []string {
 	return found
 }
 
-// shimSocket matches the address at which a shim listens, which its bundle has, alone or in JSON.
-// Before 2.3 it is not below the daemon's folder.
+// shimSocket matches a shim's address in its bundle, alone or within JSON. Before containerd 2.3, the
+// socket is outside the daemon's folder.
 var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]{64})`)
 
 // removeShimSockets removes the sockets of shims that were killed.

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// setEnd has the status of pod a's only container show an exit.
+// setEnd makes the status of the only container of pod a show an exit.
 func (n *node) setEnd(code int, reason string, unknown bool) {
 	n.SetStatus("a", nil)
 	n.ExitContainer("a", "a1", code, reason)

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// targetLabels are the labels that Prometheus adds to every series, and le, the label of buckets.
+// targetLabels are the labels that Prometheus adds to every series, plus le, the label of buckets.
 var targetLabels = []string{"cluster", "job", "instance", "le"}
 
 // agents are metrics that an agent exports about itself, and up, which Prometheus adds.

@@ -199,7 +199,7 @@ func module(ctx context.Context, boot, name string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// output runs a command. Its error has the end of what the command wrote.
+// output runs a command. Its error includes the end of what the command wrote.
 func output(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {

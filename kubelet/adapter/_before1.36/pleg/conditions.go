@@ -42,7 +42,7 @@ func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	return slices.Collect(maps.Keys(c.pods))
 }
 
-// meet removes the conditions of a pod that hold, and reports whether it removed any.
+// meet removes those of a pod's conditions that are true now, and reports whether there were any.
 func (c *conditions) meet(uid types.UID) bool {
 	c.mu.Lock()
 	open := maps.Clone(c.pods[uid])
