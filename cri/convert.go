@@ -204,8 +204,8 @@ type age struct {
 
 // sortNewestFirst sorts containers by creation time, newest first; then by attempt, because
 // cri-dockerd lists whole seconds; then by ID. Containers of the same name then swap places
-// until they are in the order of their attempts, because the clock may have been set back. A comparison by name, attempt and
-// time would not be transitive.
+// until they are in the order of their attempts, because the clock may have been set back. A
+// comparison by name, attempt and time would not be transitive.
 func sortNewestFirst[T any](list []T, of func(T) age) {
 	slices.SortFunc(list, func(x, y T) int {
 		a, b := of(x), of(y)
