@@ -77,8 +77,8 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 	return w
 }
 
-// sync takes at most one action for a pod, based on a status that is newer than the last action. While the runtime is sick, it does
-// nothing, and syncs again after a pause.
+// sync takes at most one action for a pod, based on a status that is newer than the last action. While the runtime is
+// sick, it does nothing, and syncs again after a pause.
 func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
 	a.mu.Lock()
 	w := a.workers[seen.ID]
