@@ -81,7 +81,7 @@ func load(root string) (map[arrow]int, error) {
 			Mode: packages.NeedName | packages.NeedFiles | packages.NeedTypes | packages.NeedTypesInfo |
 				packages.NeedSyntax | packages.NeedImports | packages.NeedModule,
 			Dir: filepath.Join(root, filepath.Dir(strings.TrimSpace(string(module)))), Tests: true,
-			Env: append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0"),
+			Env: append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="), // -trimpath would hide folders
 		}, "./...")
 		if err != nil {
 			return nil, err
