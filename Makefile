@@ -116,7 +116,7 @@ browser: ## the page of plegz in a real Chromium, installed if there is none; a 
 .PHONY: picture
 picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
 	hack/chromium.sh
-	cd plegwatch/e2e/browser && go run ./cmd/picture --hang --out ../../../docs/plegz.png
+	cd plegwatch/e2e/browser && go run ./cmd/picture --stuck --out ../../../docs/plegz.png
 
 .PHONY: kubelet
 kubelet: ## compares a kubelet on the library with the released one on a real containerd; about an hour; needs root

@@ -78,7 +78,7 @@ function podDetail(pod) {
     element('h3', {}, m[0].toUpperCase() + m.slice(1)), rows(Object.entries(pod[m]))]);
   return [
     rows([['State', (P.MARKS[pod.state] || '') + ' ' + pod.state, pod.state === 'stuck' || pod.state === 'failing' || pod.state === 'crashed'],
-      ['Hangs since', at(P.time(pod.stuckSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
+      ['Stuck since', at(P.time(pod.stuckSince)), true], ['Failures', pod.failures], ['Error', pod.error, true],
       ['UID', pod.uid], ['IPs', (pod.ips || []).join(', ')], ['Runtime handler', pod.runtimeHandler], ['Created', at(P.time(pod.createdAt))],
       ['Removed', at(pod.removed)], ['Last inspected', at(P.time(pod.observedAt))]]),
     ...[...pod.byName.values()].flatMap(([newest, ...earlier]) => [...containerDetail(newest, at),

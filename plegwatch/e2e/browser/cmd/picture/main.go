@@ -1,10 +1,10 @@
 // Command picture makes pictures of package plegz's page:
 //
-//	cd plegwatch/e2e/browser && go run ./cmd/picture --out ../../../docs/plegz.png --hang
+//	cd plegwatch/e2e/browser && go run ./cmd/picture --out ../../../docs/plegz.png --stuck
 //
 // With axe-core's axe.min.js, which npm pack axe-core has, it also checks whether everybody can use the page:
 //
-//	go run ./cmd/picture --hang --axe axe.min.js
+//	go run ./cmd/picture --stuck --axe axe.min.js
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	flag.BoolVar(&w.Dark, "dark", false, "dark colours")
 	flag.BoolVar(&w.Print, "print", false, "as it is printed")
 	pods := flag.Int("pods", 6, "how many pods the node has")
-	hang := flag.Bool("hang", false, "have a call hang")
+	hang := flag.Bool("stuck", false, "make a container stuck")
 	after := flag.Duration("after", 30*time.Second, "how long the node has run in the picture")
 	freeze := flag.Bool("freeze", false, "have the runtime answer nothing")
 	axe := flag.String("axe", "", "axe-core's axe.min.js; a violation is an error")
