@@ -169,7 +169,7 @@ func TestSecondExitOfAContainer(t *testing.T) {
 }
 
 // If two inspections run concurrently, the held status is from the inspection that asked late
-// enough. If both did, it is from the one that asked last, not from the one that was answered last.
+// enough. If both did, it is from the one that began last, in whatever order they were answered.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string

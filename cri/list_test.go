@@ -39,17 +39,24 @@ func serverAndRuntime(t *testing.T, opts ...criserver.Option) (*criserver.Server
 	return s, connect(t, s)
 }
 
+// inMemory starts a server that listens in memory, and returns the option that connects a runtime to it.
+func inMemory(t *testing.T, opts ...criserver.Option) (*criserver.Server, cri.Option) {
+	t.Helper()
+	l := bufconn.Listen(1 << 16)
+	s, err := criserver.Start(append(opts, criserver.WithListener(func() (net.Listener, error) { return l, nil }))...)
+	must(t, err)
+	return s, cri.WithDialOptions(grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		return l.DialContext(ctx)
+	}))
+}
+
 // inBubble runs test in a bubble, with a server and a generator that has synced on an empty node.
 func inBubble(t *testing.T, test func(*testing.T, *criserver.Server, *pleg.GenericPLEG), opts ...criserver.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := bufconn.Listen(1 << 16)
-		listen := func() (net.Listener, error) { return l, nil }
-		s, err := criserver.Start(append(opts, criserver.WithListener(listen))...)
-		must(t, err)
+		s, dialer := inMemory(t, opts...)
 		defer s.Stop()
-		r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithDialOptions(
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
+		r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), dialer)
 		must(t, err)
 		defer r.Close()
 		g := pleg.New(r, pleg.WithLogger(logr.Discard()))

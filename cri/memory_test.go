@@ -306,7 +306,7 @@ func idField(id string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
 }
 
-// Removing a pod of very many containers costs no more than adding it.
+// A pod with very many containers is removed as cheaply as it is added.
 func TestHugePodGoes(t *testing.T) {
 	client := &stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")}}
 	for i := range 40_000 {

@@ -1,17 +1,13 @@
 package cri_test
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
@@ -30,9 +26,7 @@ func TestSearchForTheStuckContainer(t *testing.T) {
 }
 
 func searchStuck(t *testing.T, withBundles bool) {
-	l := bufconn.Listen(1 << 16)
-	s, err := criserver.Start(criserver.WithListener(func() (net.Listener, error) { return l, nil }))
-	must(t, err)
+	s, dialer := inMemory(t)
 	defer s.Stop()
 	state := t.TempDir()
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid", Namespace: "shop", Name: "web-0"})
@@ -52,8 +46,7 @@ func searchStuck(t *testing.T, withBundles bool) {
 	s.Block("ListContainers", "")
 	s.Block("ContainerStatus", app)
 
-	r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithStateDir(state), cri.WithDialOptions(
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })))
+	r, err := cri.Dial("/memory", cri.WithLogger(logr.Discard()), cri.WithStateDir(state), dialer)
 	must(t, err)
 	defer r.Close()
 	g := pleg.New(r, pleg.WithLogger(logr.Discard()))

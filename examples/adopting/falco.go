@@ -75,7 +75,7 @@ func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Eve
 }
 
 // Get makes one full list if the container is not known yet. ctx should have a deadline: if the
-// runtime does not answer with the status by then, Get returns what the list shows.
+// runtime has not returned the status by then, Get returns what the list shows.
 func (f falcoEngine) Get(ctx context.Context, containerID string) (*Event, error) {
 	if event := f.find(containerID); event != nil {
 		return event, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// told has the events of one container or sandbox at a subscriber.
+// told has the events that a subscriber got of one container or sandbox.
 type told struct {
 	started, died, removed time.Time
 	// code is the exit code that the cache held at the event of the death; nil if it was not looked

@@ -214,7 +214,7 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// link returns an endpoint that is a link to the runtime's socket, without bundles beside it.
+// link returns an endpoint that links to the runtime's socket, in a folder without bundles.
 func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")

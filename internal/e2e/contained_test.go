@@ -37,7 +37,7 @@ func contained(run func() error) error {
 }
 
 // stateFolder returns the folder of the runtime's socket. It is empty if the socket is a link,
-// because the generator must find nothing beside a link.
+// because the generator must find no bundles next to a link.
 func stateFolder() (string, error) {
 	var config watcherConfig
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {

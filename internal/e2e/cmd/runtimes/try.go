@@ -24,7 +24,7 @@ type result struct {
 	Runtime string `json:",omitempty"` // the version that it reports
 	Lists   string `json:",omitempty"`
 	Stream  string `json:",omitempty"`
-	// Tests counts passed tests, without those that have fields below; Failed has every failed test.
+	// Tests counts the passed tests without a field of their own. Failed lists every failed test.
 	Tests    int
 	Failed   []string `json:",omitempty"`
 	Soak     verdict
