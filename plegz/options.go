@@ -66,9 +66,8 @@ func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.hosts = hosts }
 }
 
-// WithRecording records history from now until ctx ends, instead of from the first request. A node
-// with a change a second costs a quarter more CPU time then. The handler has a goroutine until ctx
-// ends.
+// WithRecording records history from now until ctx ends, instead of from the first request. The
+// handler has a goroutine until then.
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
 // WithHistory sets how many events the page remembers, and how many containers and pods that are gone. A
