@@ -32,21 +32,26 @@ func (p pattern) fits(name string) bool {
 // podName matches pods by name, in the matching namespaces or, if namespace is empty, in all.
 type podName struct{ namespace, name pattern }
 
-// shownEvents are the types of events that a generator delivers.
+// shownEvents are the types of events that are printed.
 var shownEvents = []pleg.PodLifeCycleEventType{
-	pleg.ContainerStarted, pleg.ContainerDied, pleg.ContainerRemoved, pleg.PodSync,
+	pleg.ContainerStarted, pleg.ContainerDied, pleg.ContainerEnded, pleg.ContainerRemoved, pleg.PodSync,
 }
 
-// wants reports whether an event is printed.
-func (f *filter) wants(e *pleg.PodLifecycleEvent) bool {
-	inNamespace := func(p pattern) bool { return p.fits(e.Pod.Namespace) }
+// wants reports whether the event of a pod with these labels is printed.
+func (f *filter) wants(l *line, podLabels map[string]string) bool {
+	inNamespace := func(p pattern) bool { return p.fits(l.Namespace) }
 	named := func(p podName) bool {
-		return p.name.fits(e.Pod.Name) && (p.namespace == "" || p.namespace.fits(e.Pod.Namespace))
+		return p.name.fits(l.Pod) && (p.namespace == "" || p.namespace.fits(l.Namespace))
 	}
 	return (len(f.namespaces) == 0 || slices.ContainsFunc(f.namespaces, inNamespace)) &&
 		(len(f.pods) == 0 || slices.ContainsFunc(f.pods, named)) &&
-		(len(f.events) == 0 || slices.Contains(f.events, e.Type)) &&
-		(f.selector == nil || f.selector.Matches(labels.Set(e.Pod.Labels)))
+		(len(f.events) == 0 || slices.Contains(f.events, l.Event)) &&
+		(f.selector == nil || f.selector.Matches(labels.Set(podLabels)))
+}
+
+// isEmpty reports whether every event is printed.
+func (f *filter) isEmpty() bool {
+	return len(f.namespaces)+len(f.pods)+len(f.events) == 0 && f.selector == nil
 }
 
 // addEach parses the values of a flag, which commas separate, and adds them to a list.
@@ -96,7 +101,7 @@ func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
 			return e, nil
 		}
 	}
-	return "", fmt.Errorf("there is no event %q: Started, Died, Removed or PodSync", s)
+	return "", fmt.Errorf("there is no event %q: Started, Died, Ended, Removed or PodSync", s)
 }
 
 // eventText is the table's name of a type of event.

@@ -52,7 +52,8 @@ func TestFilter(t *testing.T) {
 			wanted[name] = true
 		}
 		for name, e := range all {
-			if got := f.filter.wants(e); got != wanted[name] {
+			l := describe(e, pleg.NewCache(), someTime)
+			if got := f.filter.wants(&l, e.Pod.Labels); got != wanted[name] {
 				t.Errorf("%s: %s: %t, want %t", tt.args, name, got, wanted[name])
 			}
 		}
@@ -73,7 +74,7 @@ func TestFilterRefuses(t *testing.T) {
 		{"pod", "/web", `"" is not the name of a namespace`},
 		{"pod", "a/b/c", `"b/c" is not the name of a pod`},
 		{"selector", "app=,=", "found '='"},
-		{"event", "Starting", `there is no event "Starting": Started, Died, Removed or PodSync`},
+		{"event", "Starting", `there is no event "Starting": Started, Died, Ended, Removed or PodSync`},
 		{"event", "ContainerChanged", `there is no event "ContainerChanged"`},
 		{"event", " ", "it is empty"},
 	} {

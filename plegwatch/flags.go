@@ -17,6 +17,7 @@ import (
 
 const (
 	usageHead = `Usage: ` + program + ` [flags]
+       ` + program + ` history DIR [flags]
 
 Prints the lifecycle of a node's pods as it happens.
 
@@ -41,12 +42,14 @@ date. Control characters in names are escaped. With --output json, each line is 
                 how the container ended: runtimes learn some reasons late
   containerID   the ID of the container or sandbox; PodSync has it only with container
   sandbox       true if the event is about the pod's sandbox
-  event         ContainerStarted, ContainerDied, ContainerRemoved or PodSync
+  event         ContainerStarted, ContainerDied, ContainerEnded, ContainerRemoved or PodSync.
+                ContainerEnded comes once after ContainerDied, with the final reason
   initial       true if this had happened before the watch began
   state         of a container: created, running, exited or unknown; of a sandbox: ready or
                 not ready; missing when it is gone
   ip            the sandbox's
   restartCount  the container's; missing if 0
+  createdAt     when the runtime began to make the sandbox
   startedAt     when the container started, by the runtime's clock
   finishedAt    when it ended
   exitCode      of a container that has exited
@@ -59,6 +62,9 @@ date. Control characters in names are escaped. With --output json, each line is 
                 (an exit event reported it) or demand
 
 What is missing is not known, or does not apply.
+
+With --history, the directory also contains each change of the health, with time, node, level,
+sentence, notes and report. "plegwatch history DIR" prints a history, without a runtime.
 `
 )
 
@@ -84,6 +90,8 @@ type flags struct {
 	pprof     bool
 	exits     exitEvents
 	nodeName  string
+	history   string // a directory; empty for none
+	size      int    // of the history, in MiB
 	logFormat logFormat
 	verbosity int
 	check     bool
@@ -128,21 +136,16 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 	fs.DurationVarP(&f.duration, "for", "f", 0, "end after this `DURATION`, such as 10s, including the wait for "+
 		"a runtime; 0 is until a signal")
 
-	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
-		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
-	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated",
-		func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
-	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Removed or PodSync; may be repeated",
-		func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
+	addSelection(fs, f)
 	fs.FuncP("selector", "l", "print only events of pods whose labels fit, as `LABELS` of kubectl: app=web,tier!=db",
 		func(s string) (err error) {
 			f.filter.selector, err = labels.Parse(s)
 			return err
 		})
 	fs.BoolVarP(&f.initial, "initial", "i", false, "also print what exists at the start")
-	fs.FuncP("since", "s", "print what exists at the start if it started or ended since this `TIME`, as in RFC 3339, "+
-		"or within this time, such as 10m", f.since.set)
-	fs.VarP(&f.output, "output", "o", "a table, a JSON object a line, or no events")
+	fs.StringVar(&f.history, "history", "", "keep the events, and each change of the health, in this `DIR`; the page and "+
+		"--since then go back to before the start")
+	fs.IntVar(&f.size, "history-size", defaultHistorySize, "the most that the history takes, in `MIB`")
 
 	fs.StringSliceVar(&f.listen, "listen", nil, "serve a page of the node at /, and /metrics and /healthz, on "+
 		"`ADDRESS`: host:port, a port alone, which is on 127.0.0.1, or unix:///path; may be repeated. The page is shown to "+
@@ -161,6 +164,19 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 	fs.StringSliceVar(&f.listen, "metrics-address", nil, "")
 	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // cannot fail: the flag exists
 	return fs
+}
+
+// addSelection adds the flags that select what is printed of a node or of a history.
+func addSelection(fs *pflag.FlagSet, f *flags) {
+	fs.FuncP("namespace", "n", "print only events of pods in this `NAMESPACE`; may be repeated, or have several, "+
+		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
+	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated",
+		func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
+	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Ended, Removed or PodSync; may be repeated",
+		func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
+	fs.FuncP("since", "s", "print what started or ended since this `TIME`, as in RFC 3339, or within this time, "+
+		"such as 10m", f.since.set)
+	fs.VarP(&f.output, "output", "o", "a table, a JSON object a line, or no events")
 }
 
 // findEndpoint takes the endpoint from where crictl has it, or else that of the simulated node.
@@ -231,6 +247,8 @@ func (f *flags) validate(rest []string) error {
 		return errors.New("--check asks an agent, named with --listen, or a runtime, named with --runtime-endpoint")
 	case f.wait && f.endpoint == autoEndpoint:
 		return errors.New(`--wait needs to know what to wait for: name the socket, not "auto"`)
+	case f.size < 2:
+		return fmt.Errorf("--history-size %d is less than 2", f.size)
 	case f.pprof && len(f.listen) == 0:
 		return errors.New("--pprof needs --listen")
 	}
@@ -296,6 +314,9 @@ func (s *since) set(text string) (err error) {
 	}
 	return nil
 }
+
+// isZero reports whether the flag is not set.
+func (s *since) isZero() bool { return *s == since{} }
 
 // wants reports whether something that happened before the watch began is printed.
 func (s *since) wants(happened, began time.Time) bool {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,13 +24,14 @@ type follower struct {
 	cache     *pleg.PodCache
 	flags     flags
 	printer   printer
+	history   *history
 	log       *slog.Logger
 
 	began   time.Time
 	events  int // printed
 	others  int // not printed, because of the filter
 	initial int // not printed, because they had happened before the watch began
-	// How many events could not be printed, and when that was logged last.
+	// How many events could not be printed or kept in the history, and when that was logged last.
 	lost       int
 	lostLogged time.Time
 	// The condition that was logged last, as logged returns it, and when.
@@ -37,62 +39,87 @@ type follower struct {
 	loggedAt time.Time
 }
 
-func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p printer, log *slog.Logger) *follower {
-	return &follower{generator: generator, cache: cache, flags: f, printer: p, log: log, began: time.Now()}
+func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p printer, h *history,
+	log *slog.Logger) *follower {
+	return &follower{generator: generator, cache: cache, flags: f, printer: p, history: h, log: log, began: time.Now()}
 }
 
-// follow prints every event that the flags select, until ctx ends or an event cannot be written.
+// follow prints every event that the flags select, and keeps all in the history, until ctx ends or an
+// event cannot be printed.
 func (f *follower) follow(ctx context.Context) error {
-	events := f.generator.Watch()
+	events, ends := f.generator.Watch(), make(chan *pleg.PodLifecycleEvent)
+	ctx, cancel := context.WithCancel(ctx)
+	var handled sync.WaitGroup
+	defer handled.Wait()
+	defer cancel()
+	handled.Go(func() {
+		_ = f.generator.Handle(ctx, pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) {
+			select {
+			case ends <- e:
+			case <-ctx.Done():
+			}
+		}})
+	})
 	health := time.NewTicker(healthPeriod)
 	defer health.Stop()
 	for {
+		var err error
 		select {
 		case e := <-events:
-			err := f.print(e)
-			switch {
-			case errors.Is(err, syscall.ENOSPC): // the page and the metrics are needed then
-				f.noteLost(err)
-			case err != nil:
-				return fmt.Errorf("printing an event: %w", err)
-			}
+			err = f.take(e)
+		case e := <-ends:
+			err = f.take(e)
 		case <-health.C:
 			f.noteHealth()
 		case <-ctx.Done():
 			return nil
 		}
+		if err != nil {
+			return fmt.Errorf("printing an event: %w", err)
+		}
 	}
 }
 
-// print prints an event if it is wanted.
-func (f *follower) print(e *pleg.PodLifecycleEvent) error {
-	if !f.flags.filter.wants(e) {
+// take keeps an event in the history, and prints it if it is wanted. Without room on the disk it only counts and logs
+// what is lost, because the page and the metrics are needed then.
+func (f *follower) take(e *pleg.PodLifecycleEvent) error {
+	l := describe(e, f.cache, time.Now())
+	l.Node = f.flags.nodeName
+	wasKept := f.history.has(&l)
+	if !wasKept {
+		f.noteLost(f.history.add(l))
+	}
+	switch {
+	case !f.flags.filter.wants(&l, e.Pod.Labels):
 		f.others++
 		return nil
-	}
-	l := describe(e, f.cache, time.Now(), f.began)
-	if l.Initial && !f.flags.initial && !f.flags.since.wants(l.happened, f.began) {
-		f.initial++
+	case l.Initial && !f.flags.initial && (wasKept || !f.flags.since.wants(l.happenedAt(), f.began)):
+		f.initial++ // or it was printed with the history
 		return nil
 	}
-	l.Node = f.flags.nodeName
-	if err := f.printer.print(l); err != nil {
-		return err
+	err := f.printer.print(l)
+	if errors.Is(err, syscall.ENOSPC) {
+		f.noteLost(err)
+		return nil
 	}
 	f.events++
-	return nil
+	return err
 }
 
-// noteLost counts an event that could not be printed, and logs the error at most once a minute.
+// noteLost counts an event that could not be printed or kept because of an error, and logs the error at most once a
+// minute. It ignores nil.
 func (f *follower) noteLost(err error) {
+	if err == nil {
+		return
+	}
 	f.lost++
 	if time.Since(f.lostLogged) > time.Minute {
 		f.lostLogged = time.Now()
-		f.log.Error("Events are not printed", "error", err, "events", f.lost)
+		f.log.Error("Events are lost", "error", err, "events", f.lost)
 	}
 }
 
-// noteHealth logs the health at each change of its level, and at most every ten seconds if something else is wrong.
+// noteHealth logs the health, and keeps it in the history, at each change of its level, and at most every ten seconds if something else is wrong.
 func (f *follower) noteHealth() {
 	c := plegz.NewCondition(f.generator)
 	now, state := time.Now(), stateOf(c)
@@ -101,7 +128,11 @@ func (f *follower) noteHealth() {
 		return
 	}
 	f.logged, f.loggedAt = state, now
-	about := conditionOf(f.generator.HealthReport())
+	report := f.generator.HealthReport()
+	f.noteLost(f.history.add(healthLine{
+		LevelChange: plegz.LevelChange{Time: now, Condition: c}, Node: f.flags.nodeName, Report: &report,
+	}))
+	about := conditionOf(report)
 	if len(c.Notes) > 0 {
 		about = append(about, "notes", strings.Join(c.Notes, " "))
 	}
@@ -130,7 +161,7 @@ func (f *follower) summarize() {
 		about = append(about, "initial", f.initial)
 	}
 	if f.lost > 0 {
-		about = append(about, "notPrinted", f.lost)
+		about = append(about, "lost", f.lost)
 	}
 	f.log.Info("Done", append(append(about, conditionOf(r)...), "runtime", r.Runtime)...)
 }

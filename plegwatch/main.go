@@ -56,6 +56,9 @@ func main() {
 
 // run watches until ctx ends and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == historyCommand {
+		return printHistory(args[1:], stdout, stderr)
+	}
 	f, err := parseFlags(args, stderr)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
@@ -86,6 +89,17 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	defer stopNode()
 
 	log, logger := newLoggers(f.logFormat, f.verbosity, stderr)
+	var written *history
+	earlier := new(past)
+	if f.history != "" {
+		if written, earlier, err = openHistory(f.history, f.size); err != nil {
+			return err
+		}
+		defer written.close()
+		if earlier.unreadable > 0 {
+			log.Warn("The history contains lines that are torn, or of another version", "lines", earlier.unreadable)
+		}
+	}
 	// Nothing here shows annotations, and tenants may give each pod 256 KiB of them.
 	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), cri.WithAnnotations(), f.exits.option())
 	if err != nil {
@@ -112,13 +126,18 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start(context.WithoutCancel(ctx)) // until Stop, so that the last report is of a running generator
 	defer generator.Stop()
 	if len(f.listen) > 0 {
-		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry), log)
+		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry, earlier.option()), log)
 		if err != nil {
 			return err
 		}
 		defer served.close()
 	}
-	follower := newFollower(generator, cache, f, newPrinter(f.output, stdout), log)
+	follower := newFollower(generator, cache, f, newPrinter(f.output, stdout), written, log)
+	if !f.since.isZero() {
+		if err := earlier.print(follower.printer, &f, follower.began); err != nil {
+			return err
+		}
+	}
 	err = follower.follow(ctx)
 	follower.summarize()
 	return err

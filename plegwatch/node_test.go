@@ -40,7 +40,7 @@ func TestNodeShowsEverything(t *testing.T) {
 		plans.Settle()
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
-			lines = append(lines, describe(<-events, cache, clock.Now(), began))
+			lines = append(lines, describe(<-events, cache, clock.Now()))
 		}
 		clock.Step(20 * time.Millisecond)
 	}

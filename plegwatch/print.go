@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/printable"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // output is the flag that selects the form of the output.
@@ -41,6 +42,7 @@ func (o *output) Set(s string) error {
 // printer prints a line at a time.
 type printer interface {
 	print(l line) error
+	printHealth(h healthLine) error
 }
 
 func newPrinter(o output, w io.Writer) printer {
@@ -65,10 +67,16 @@ type noPrinter struct{}
 
 func (noPrinter) print(line) error { return nil }
 
+func (noPrinter) printHealth(healthLine) error { return nil }
+
 type jsonPrinter struct{ w io.Writer }
 
-func (p jsonPrinter) print(l line) error {
-	text, err := json.Marshal(l)
+func (p jsonPrinter) print(l line) error { return p.write(l) }
+
+func (p jsonPrinter) printHealth(h healthLine) error { return p.write(h) }
+
+func (p jsonPrinter) write(v any) error {
+	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -109,6 +117,25 @@ const (
 type cells struct{ time, pod, container, event, state, lag, cause string }
 
 func (p *textPrinter) print(l line) error {
+	c := cells{p.timeText(l.shownTime()), l.Namespace + "/" + l.Pod, l.containerText(), eventText(l.Event), l.stateText(),
+		l.lagText(), string(l.Cause)}
+	if l.Initial {
+		c.cause = "initial"
+	}
+	return p.write(c, l.colourCode())
+}
+
+// printHealth prints the level as the event, and the sentence as the state.
+func (p *textPrinter) printHealth(h healthLine) error {
+	colour := ""
+	if h.Level == plegz.LevelError {
+		colour = red
+	}
+	return p.write(cells{p.timeText(h.Time), "-", "-", string(h.Level), h.Sentence, "-", "-"}, colour)
+}
+
+// write writes a row, and the heading before the first.
+func (p *textPrinter) write(c cells, colour string) error {
 	if !p.headed {
 		p.headed = true
 		heading := cells{"TIME", "POD", "CONTAINER", "EVENT", "STATE", "LAG", "CAUSE"}
@@ -116,20 +143,19 @@ func (p *textPrinter) print(l line) error {
 			return err
 		}
 	}
-	c := cells{l.Time.Format(dateLayout), l.Namespace + "/" + l.Pod, l.containerText(), eventText(l.Event), l.stateText(),
-		l.lagText(), string(l.Cause)}
-	if p.columns != nil {
-		c.time = l.Time.Format(clockLayout)
-	}
-	if l.Initial {
-		c.cause = "initial"
-	}
 	text := p.format(c)
-	if code := l.colourCode(); p.colour && code != "" {
-		text = code + text + "\x1b[0m"
+	if p.colour && colour != "" {
+		text = colour + text + "\x1b[0m"
 	}
 	_, err := io.WriteString(p.w, text+"\n")
 	return err
+}
+
+func (p *textPrinter) timeText(t time.Time) string {
+	if p.columns != nil {
+		return t.Format(clockLayout)
+	}
+	return t.Format(dateLayout)
 }
 
 // format returns a line of the table. The texts may hold anything.
@@ -209,13 +235,16 @@ func (l line) lagText() string {
 	}
 }
 
+// red is the escape sequence of what went wrong.
+const red = "\x1b[31m"
+
 // colourCode is the escape sequence of a line's colour; empty for none.
 func (l line) colourCode() string {
 	switch {
 	case l.Initial, l.Event == pleg.ContainerRemoved:
 		return "\x1b[2m"
 	case l.Error != "", l.ExitCode != nil && *l.ExitCode != 0:
-		return "\x1b[31m"
+		return red
 	case l.Event == pleg.ContainerStarted:
 		return "\x1b[32m"
 	default:

@@ -41,7 +41,7 @@ func TestTextPrinter(t *testing.T) {
 			"shop/web-0                 nginx        Started  running                    -  period"},
 		{"restarted", with(func(l *line) { l.RestartCount, l.LagSeconds = 3, &lag }),
 			"shop/web-0                 nginx        Started  running, restart 3     1.2ms  period"},
-		{"sandbox", with(func(l *line) { l.Container, l.Sandbox, l.State, l.IP = "", true, sandboxReady, "10.0.0.1" }),
+		{"sandbox", with(func(l *line) { l.Container, l.Sandbox, l.State, l.IP = "", true, "ready", "10.0.0.1" }),
 			"shop/web-0                 sandbox      Started  ready 10.0.0.1             -  period"},
 		{"died", with(func(l *line) {
 			l.Event, l.State, l.ExitCode, l.Reason, l.Cause = pleg.ContainerDied, "exited", &one, "Error", pleg.CauseHint
@@ -182,37 +182,36 @@ func TestDescribe(t *testing.T) {
 	g := pleg.New(rt, pleg.WithCache(cache), pleg.WithLogger(klog.Logger{}))
 	events := g.Watch()
 	// look relists, and describes the events of the container.
-	look := func(began time.Time) (lines []line) {
+	look := func() (lines []line) {
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
-			if l := describe(<-events, cache, time.Now(), began); l.Container == "nginx" {
+			if l := describe(<-events, cache, time.Now()); l.Container == "nginx" {
 				lines = append(lines, l)
 			}
 		}
 		return lines
 	}
 	const uid types.UID = "web"
-	began := time.Now().Add(-time.Hour)
 
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
-	if got := look(time.Now().Add(time.Hour)); len(got) != 1 || got[0].Event != pleg.ContainerStarted ||
+	if got := look(); len(got) != 1 || got[0].Event != pleg.ContainerStarted ||
 		got[0].State != "running" || got[0].LagSeconds != nil {
 		t.Errorf("a container that ran before the watch: %+v", got)
 	}
 	rt.ExitContainer(uid, "nginx", 137, "OOMKilled")
-	got := look(began)
+	got := look()
 	if len(got) != 1 || got[0].Event != pleg.ContainerDied || *got[0].ExitCode != 137 || got[0].Reason != "OOMKilled" ||
 		got[0].LagSeconds == nil {
 		t.Errorf("a container out of memory: %+v", got)
 	}
 	rt.Fail(plegtest.GetPodStatus, uid, errors.New("no answer"))
 	rt.RestartContainer(uid, "nginx", "nginx-2")
-	if got := look(began); len(got) != 1 || !strings.Contains(got[0].Error, "no answer") {
+	if got := look(); len(got) != 1 || !strings.Contains(got[0].Error, "no answer") {
 		t.Errorf("a restart that cannot be inspected: %+v", got)
 	}
 	rt.Heal()
 	rt.RemovePod(uid)
-	if got := look(began); len(got) != 3 || got[2].Event != pleg.ContainerRemoved || got[2].State != "" {
+	if got := look(); len(got) != 3 || got[2].Event != pleg.ContainerRemoved || got[2].State != "" {
 		t.Errorf("a pod that is gone: %+v", got)
 	}
 
@@ -222,7 +221,7 @@ func TestDescribe(t *testing.T) {
 	rt.ExitContainer(uid, "nginx", 1, "Error")
 	_ = g.Relist(t.Context())
 	rt.RemovePod(uid)
-	if got := look(began); len(got) != 3 || got[1].Event != pleg.ContainerDied || got[1].State != "exited" ||
+	if got := look(); len(got) != 3 || got[1].Event != pleg.ContainerDied || got[1].State != "exited" ||
 		got[1].ExitCode == nil || *got[1].ExitCode != 1 || got[2].State != "" {
 		t.Errorf("a death that is read late: %+v", got)
 	}
@@ -236,7 +235,10 @@ func (p *printed) print(l line) error {
 	return nil
 }
 
-// A reason that the runtime learns late is printed with the PodSync that reports it.
+func (p *printed) printHealth(healthLine) error { return nil }
+
+// A reason that the runtime learns late is printed with the PodSync that reports it, and with the end, which is printed
+// once.
 func TestLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
@@ -245,8 +247,10 @@ func TestLateReason(t *testing.T) {
 		g.Start(t.Context())
 		defer g.Stop()
 		var got printed
-		wanted := flags{filter: filter{events: []pleg.PodLifeCycleEventType{pleg.ContainerDied, pleg.PodSync}}}
-		f := newFollower(g, cache, wanted, &got, slog.New(slog.DiscardHandler))
+		wanted := flags{filter: filter{events: []pleg.PodLifeCycleEventType{
+			pleg.ContainerDied, pleg.ContainerEnded, pleg.PodSync,
+		}}}
+		f := newFollower(g, cache, wanted, &got, nil, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = f.follow(ctx) }()
@@ -262,9 +266,17 @@ func TestLateReason(t *testing.T) {
 		rt.RemovePod("web")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		var lines []string
+		var lines, ends []string
 		for _, l := range got.lines {
-			lines = append(lines, fmt.Sprint(l.containerText(), " ", eventText(l.Event), " ", l.stateText()))
+			text := fmt.Sprint(l.containerText(), " ", eventText(l.Event), " ", l.stateText())
+			if l.Event == pleg.ContainerEnded { // of a subscription of its own
+				ends = append(ends, text)
+			} else {
+				lines = append(lines, text)
+			}
+		}
+		if want := []string{"nginx Ended exited 137 OOMKilled", "proxy Ended exited 1 Error"}; !slices.Equal(ends, want) {
+			t.Errorf("ends %q", ends)
 		}
 		want := []string{
 			"nginx Died exited 137 Error", "proxy Died exited 1 Error", "nginx PodSync exited 137 OOMKilled",

@@ -155,10 +155,11 @@ func listenAddress(address string) string {
 }
 
 // newHandler returns the handler of all paths. The page records history until ctx ends.
-func newHandler(ctx context.Context, f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Handler {
+func newHandler(ctx context.Context, f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer,
+	earlier plegz.Option) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName), plegz.WithRecording(ctx),
-		plegz.WithVersion(program+" "+buildOf().version), plegz.WithLinks("/metrics", "/healthz")))
+		plegz.WithVersion(program+" "+buildOf().version), plegz.WithLinks("/metrics", "/healthz"), earlier))
 	mux.Handle("/metrics", &answers{next: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
 	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator)})
 	if f.pprof {

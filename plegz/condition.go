@@ -29,6 +29,13 @@ type Condition struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
+// LevelChange is a Condition whose Level differs from that of the Condition before it.
+type LevelChange struct {
+	// Time is when the Condition was read.
+	Time time.Time `json:"time"`
+	Condition
+}
+
 // NewCondition puts the health of a generator into words. It does not wait for the runtime. It
 // panics if generator is nil.
 func NewCondition(generator *pleg.GenericPLEG) Condition {

@@ -27,6 +27,8 @@
 //	witnesses       the witnesses of exits of package cri: witness is the name; active is true
 //	                if it works; exits counts the exits that it was the first to report;
 //	                refusals counts the containers that it could not watch
+//	levels          the conditions that began with a new level, with time, level, sentence and notes,
+//	                oldest first; missing if none is new
 //	recordingSince  when the recording of history began
 //	position        the position in the history; the ID of a server-sent event
 //	full            false if it has only what changed since an earlier position
@@ -39,21 +41,20 @@
 // observedAt (of its status), stuckSince, failures and error (of its inspection), and gone. It has
 // labels and annotations if WithLabels is set. Its containers and sandboxes are newest first, and
 // have id, name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, unconfirmed, reason,
-// message, restarts, image and gone.
+// message, restartCount, image and gone.
 //
 // The state of a pod is stuck, failing, crashed, starting, running, completed, stopped or removed.
 // That of a container is created, running, exited, unknown or removed.
 //
-// An event has number, time, listedAt, podUID, namespace, pod, container, containerID, sandbox,
-// event, exitCode, reason, restarts and cause. A sample has callsInFlight and backlog, and in seconds
+// An event has a number and the fields of Event. A sample has callsInFlight and backlog, and in seconds
 // relistAge, oldestCall, relist and inspection. A missing field is unknown, or does not apply.
 //
 // # History
 //
 // A subscription with the name "plegz" records history: containers and pods that are gone, events and
-// samples. It begins with the first request, and ends ten minutes after the last request, or at Stop
+// samples, and changes of level. It begins with the first request, and ends ten minutes after the last request, or at Stop
 // if no stream is open. Without a recording nothing runs, and nothing is kept. WithRecording records
-// all the time. WithHistory bounds the history.
+// all the time. WithHistory bounds the history, and WithPast adds what an earlier agent recorded.
 //
 // More requests cost the generator no more: its pods are read at most five times a second, and its
 // health report and the metrics once. All requests between two changes get the same text or JSON, and

@@ -100,6 +100,7 @@ type state struct {
 	StartedAt, AwaySince, RecordingSince time.Time
 	Notes                                []string
 	Health                               pleg.HealthReport
+	Levels                               []plegz.LevelChange
 	Witnesses                            []struct {
 		Witness         string
 		Active          bool

@@ -15,25 +15,31 @@ import (
 // history is what the page knows of the node, present and past. Everything in it has the number of
 // its last change, so that since can return what is new. It has no clock and no goroutine.
 type history struct {
-	entries int  // the most events, and the most gone containers and pods, that are remembered
+	entries int  // the most events, and the most gone containers, that are remembered
 	labels  bool // true if labels are shown
 
 	began       time.Time
 	number      uint64 // of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
+	gonePods    int        // how many of gone are pods
 	goneThrough uint64     // everything gone with at most this number is forgotten
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
-	conditionAt uint64 // number of its last change
+	conditionAt uint64        // number of its last change
+	levels      []LevelChange // oldest first
+	levelsAt    uint64        // number of the last change of level
 	witnesses   []exitWitness
 
 	observations uint64 // how often observe was called
 }
 
-// maxSamples is the number of samples in ten minutes.
-const maxSamples = 600
+const (
+	maxSamples  = 600 // ten minutes
+	maxLevels   = 100 // changes of level
+	maxGonePods = 100
+)
 
 // record has what the history knows of one pod.
 type record struct {
@@ -59,7 +65,29 @@ type departed struct {
 }
 
 func newHistory(o *options, began time.Time) *history {
-	return &history{entries: o.history, labels: o.labels, began: began, pods: make(map[types.UID]*record)}
+	h := &history{entries: o.history, labels: o.labels, began: began, pods: make(map[types.UID]*record)}
+	for _, e := range o.pastEvents {
+		h.addEvent(e)
+	}
+	for _, l := range o.pastLevels {
+		h.addLevel(l)
+	}
+	return h
+}
+
+// addEvent adds an event, and forgets the oldest beyond the limit.
+func (h *history) addEvent(e Event) {
+	h.events = append(h.events, newEvent(e, h.next()))
+	h.events = h.events[max(0, len(h.events)-h.entries):]
+}
+
+// addLevel adds a condition if its level is new, and forgets the oldest beyond the limit.
+func (h *history) addLevel(l LevelChange) {
+	if n := len(h.levels); n > 0 && h.levels[n-1].Level == l.Level {
+		return
+	}
+	h.levels, h.levelsAt = append(h.levels, l), h.next()
+	h.levels = h.levels[max(0, len(h.levels)-maxLevels):]
 }
 
 // next returns the number of a change.
@@ -78,9 +106,9 @@ func (h *history) record(uid types.UID) *record {
 	return r
 }
 
-// note adds an event that was read at now. It skips initial events, because observe shows the
+// note adds an event, which v describes. It skips initial events, because observe shows the
 // present state.
-func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
+func (h *history) note(e *pleg.PodLifecycleEvent, v Event) {
 	if e.Initial {
 		return
 	}
@@ -88,8 +116,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 	if r.observed.listed == nil {
 		r.observed.listed = e.Pod
 	}
-	h.events = append(h.events, newEvent(e, h.next(), now))
-	h.events = h.events[max(0, len(h.events)-h.entries):]
+	h.addEvent(v)
 	if e.Container == nil {
 		return
 	}
@@ -136,11 +163,17 @@ func (r *record) shown() []*life {
 	})
 }
 
-// remember adds what is gone, and forgets the oldest beyond the limit.
+// remember adds what is gone, and forgets the oldest beyond the limits.
 func (h *history) remember(d departed) {
 	h.gone = append(h.gone, d)
-	for len(h.gone) > h.entries {
+	if d.id == "" {
+		h.gonePods++
+	}
+	for len(h.gone) > h.entries || h.gonePods > maxGonePods {
 		oldest := h.gone[0]
+		if oldest.id == "" {
+			h.gonePods--
+		}
 		h.gone = h.gone[1:]
 		h.goneThrough = oldest.number
 		r := h.pods[oldest.uid]
@@ -252,9 +285,10 @@ func (h *history) encode(r *record) {
 	r.namespace, r.name, r.encoded = p.Namespace, p.Name, encoded(p)
 }
 
-// describe takes in the health.
-func (h *history) describe(c condition) {
+// describe takes in the health, which was read at now.
+func (h *history) describe(c condition, now time.Time) {
 	h.condition, h.conditionAt = c, h.next()
+	h.addLevel(LevelChange{now, c.Condition})
 }
 
 // sample takes in a sample.

@@ -232,3 +232,57 @@ func TestPodDetail(t *testing.T) {
 		}
 	})
 }
+
+// A stuck container changes the level, and the change stays after it is healed. What an earlier agent recorded comes
+// before, and a level is not repeated.
+func TestLevelsAndThePastStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := time.Now().Add(-time.Hour)
+		died := plegz.Event{Time: before, Namespace: "shop", Pod: "gone", PodUID: "gone", Event: pleg.ContainerDied, Reason: "OOMKilled"}
+		n := newNode(t, plegz.WithPast([]plegz.Event{died}, []plegz.LevelChange{
+			{Time: before, Condition: plegz.Condition{Level: plegz.LevelError, Sentence: "Not healthy: the past."}},
+		}))
+		a := n.setPod("shop", "a", plegtest.Running("a"))
+		n.pass(time.Second)
+		n.get("/")
+		heal := n.Block(plegtest.GetPodStatus, a)
+		n.ExitContainer(a, "a", 1, "Error")
+		n.pass(20 * time.Second)
+		heal()
+		n.pass(5 * time.Second)
+		s := n.state()
+		var levels []plegz.Level
+		for _, l := range s.Levels {
+			levels = append(levels, l.Level)
+		}
+		if want := []plegz.Level{plegz.LevelError, plegz.LevelOK, plegz.LevelWarning, plegz.LevelOK}; !slices.Equal(levels, want) ||
+			!strings.Contains(s.Levels[2].Sentence, "shop/a has been stuck") {
+			t.Errorf("%+v", s.Levels)
+		}
+		if len(s.Events) < 2 || s.Events[0].Reason != "OOMKilled" || s.Events[1].Pod != "a" {
+			t.Errorf("%+v", s.Events)
+		}
+		if text := n.get("/?format=text").Body.String(); !strings.Contains(text, "Not healthy: the past.") {
+			t.Error(text)
+		}
+	})
+}
+
+// Of many pods that are gone, the newest are remembered.
+func TestGonePodsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.get("/")
+		for i := range 150 {
+			uid := n.setPod("jobs", fmt.Sprintf("job-%03d", i), plegtest.Running("job"))
+			n.pass(2 * time.Second)
+			n.RemovePod(uid)
+			n.pass(2 * time.Second)
+			n.get("/")
+		}
+		s := n.state()
+		if len(s.Pods) != 100 || s.Pods[0].Name != "job-050" {
+			t.Errorf("%d pods, the first is %+v", len(s.Pods), s.Pods[0])
+		}
+	})
+}

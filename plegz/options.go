@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// DefaultHistory is how many events the page remembers, and how many containers and pods that are gone.
+// DefaultHistory is how many events the page remembers, and how many containers that are gone.
 const DefaultHistory = 1000
 
 // Option is an option of Handler. A nil Option is ignored.
@@ -19,6 +19,9 @@ type options struct {
 	hosts   []string        // Host headers by which other machines may ask; empty if they may not
 	record  context.Context // history is recorded until it ends; nil if only after requests
 	history int
+	// What had happened before the agent began.
+	pastEvents []Event
+	pastLevels []LevelChange
 }
 
 func newOptions(opts []Option) options {
@@ -70,7 +73,14 @@ func WithRemoteAccess(hosts ...string) Option {
 // handler has a goroutine until then.
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
-// WithHistory sets how many events the page remembers, and how many containers and pods that are gone. A
+// WithPast adds events and changes of level from before the agent began, oldest first; for example
+// those that an earlier agent wrote. By default there are none.
+func WithPast(events []Event, levels []LevelChange) Option {
+	return func(o *options) { o.pastEvents, o.pastLevels = events, levels }
+}
+
+// WithHistory sets how many events the page remembers, and how many containers that are gone. Of the
+// pods that are gone it remembers at most a hundred. A
 // zero or negative number selects DefaultHistory, the default. A thousand entries take about two megabytes.
 func WithHistory(entries int) Option {
 	return func(o *options) {

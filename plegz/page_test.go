@@ -71,6 +71,9 @@ func TestFieldsAreDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
+		if file == "event.go" {
+			continue // Event is exported: its own documentation describes the fields
+		}
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -56,7 +56,7 @@ type life struct {
 	Unconfirmed bool   `json:"unconfirmed,omitempty"`
 	Reason      string `json:"reason,omitempty"`
 	Message     string `json:"message,omitempty"`
-	Restarts    int    `json:"restarts,omitempty"`
+	Restarts    int    `json:"restartCount,omitempty"`
 	Image       string `json:"image,omitempty"`
 	Gone        uint64 `json:"gone,omitempty"`
 

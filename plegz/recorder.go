@@ -159,7 +159,7 @@ func (r *recorder) end(isOver func() bool) bool {
 func (r *recorder) note(e *pleg.PodLifecycleEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.history.note(e, r.clock.Now().UTC())
+	r.history.note(e, NewEvent(e, r.cache, r.clock.Now().UTC()))
 }
 
 // takeWitnesses sets the witnesses of exits in the history.
@@ -202,7 +202,8 @@ func (r *recorder) sample(calls *durations) {
 }
 
 func (r *recorder) describeLocked(report pleg.HealthReport) {
-	r.history.describe(newCondition(report, r.generator.Pods(), r.clock.Now()))
+	now := r.clock.Now()
+	r.history.describe(newCondition(report, r.generator.Pods(), now), now.UTC())
 }
 
 // announceLocked wakes the streams.

@@ -13,8 +13,11 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// textEvents is how many events the text has.
-const textEvents = 50
+// How many of the newest events and changes of level the text contains.
+const (
+	textEvents = 50
+	textLevels = 20
+)
 
 // text returns the answer as text for a terminal.
 func (a *answer) text() []byte {
@@ -29,6 +32,7 @@ func (a *answer) text() []byte {
 		fmt.Fprintf(&b, "%s\n", sentenceCase(note))
 	}
 	a.writeHealth(&b)
+	a.writeLevels(&b)
 	a.writePods(&b)
 	a.writeEvents(&b)
 	return b.Bytes()
@@ -85,6 +89,17 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(callText(c.RuntimeCall)), cmp.Or(pod, "-"),
 			cmp.Or(printable.Text(c.ContainerID), "-"), cmp.Or(printable.Text(c.SandboxID), "-"),
 			c.Since.UTC().Format(time.RFC3339), roughly(a.Time.Sub(c.Since)))
+	})
+}
+
+// writeLevels writes the newest changes of level, if there are any after the first.
+func (a *answer) writeLevels(b *bytes.Buffer) {
+	if len(a.Levels) < 2 {
+		return
+	}
+	newest := a.Levels[max(0, len(a.Levels)-textLevels):]
+	table(b, "TIME\tLEVEL\tSENTENCE", newest, func(w io.Writer, l LevelChange) {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", l.Time.Format(time.RFC3339), l.Level, l.Sentence)
 	})
 }
 
@@ -153,7 +168,7 @@ func (a *answer) writeEvents(b *bytes.Buffer) {
 			exit = fmt.Sprint(*e.ExitCode)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Format("15:04:05.000"),
-			cell(printable.Text(nameOf(e.Namespace, e.Pod, e.PodUID))), cmp.Or(container, "-"), e.Event, exit,
+			cell(printable.Text(nameOf(e.Namespace, e.Pod, string(e.PodUID)))), cmp.Or(container, "-"), e.Event.Event, exit,
 			cmp.Or(cell(printable.Text(e.Reason)), "-"), e.Cause)
 	})
 }

@@ -59,7 +59,7 @@ const isPlain = (id) => /^[\w.-]+$/.test(id);
 
 function containerDetail(c, at) {
   return [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), detailRows([
-    ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restarts], ['Created', at(c.created)], ['Started', at(c.started)],
+    ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restartCount], ['Created', at(c.created)], ['Started', at(c.started)],
     ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
     ['Image', c.image], ['ID', c.id]]),
   c.state !== 'removed' && isPlain(c.id) && commands([crictl() + 'inspect ' + c.id, crictl() + 'logs --tail 50 ' + c.id]) || ''];
@@ -68,7 +68,7 @@ function containerDetail(c, at) {
 // lifeRow is an earlier life of a container, in one line.
 function lifeRow(c) {
   const ran = c.started && c.finished ? ', ran for ' + P.duration(c.finished - c.started) : '';
-  return [P.instant(c.started || c.created).slice(11, 19), (c.restarts ? 'restart ' + c.restarts + ': ' : '') + P.stateText(c) + ran, c.exitCode];
+  return [P.instant(c.started || c.created).slice(11, 19), (c.restartCount ? 'restart ' + c.restartCount + ': ' : '') + P.stateText(c) + ran, c.exitCode];
 }
 
 function podDetail(pod) {

@@ -48,6 +48,7 @@ function drawLanes(from, to) {
   const { left, width } = size;
   drawAxis(from, to, width, left);
   const [first, end] = inSight();
+  drawLevels(from, to, width, left);
   drawAway(from, to, width, left);
   inView = new Set(pods.slice(first, end).map((p) => p.uid));
   for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
@@ -150,6 +151,19 @@ function drawTrack(lane, drawn, rows) {
   }
   for (const e of drawn.ends) piece('end ' + e.kind, e.x, P.place(e.row, rows, compact).y, undefined, e.text, '');
   for (; n < lane.pieces.length; n++) lane.pieces[n].style.display = 'none';
+}
+
+// drawLevels draws when the health was not ok, also after it is ok again.
+function drawLevels(from, to, width, left) {
+  const strip = $('levels');
+  const drawn = P.troubled(model, from, to, width);
+  strip.hidden = !drawn.length;
+  strip.replaceChildren(...drawn.map((d) => {
+    const piece = element('i', { class: d.level, title: d.title });
+    piece.style.left = left + d.x + 'px';
+    piece.style.width = d.width + 'px';
+    return piece;
+  }));
 }
 
 // drawAway draws the bar over all lanes while the runtime is away.

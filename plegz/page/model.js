@@ -16,7 +16,7 @@ const PLEGZ = (() => {
   function newModel() {
     return {
       time: 0, since: 0, level: '', sentence: '', notes: [], health: null, node: '', version: '', started: 0, links: [],
-      away: 0, witnesses: [], position: '', pods: new Map(), events: [], samples: [],
+      away: 0, witnesses: [], levels: [], position: '', pods: new Map(), events: [], samples: [],
     };
   }
 
@@ -42,6 +42,7 @@ const PLEGZ = (() => {
       model.away = time(message.awaySince); // since when the runtime as a whole is away; 0 if it is not
       model.witnesses = message.witnesses || [];
     }
+    if (message.levels) model.levels = message.levels;
     for (const pod of message.pods) model.pods.set(pod.uid, prepare(pod));
     const forgotten = (x) => x.gone && x.gone <= message.goneThrough;
     for (const [uid, pod] of model.pods) {
@@ -165,13 +166,15 @@ const PLEGZ = (() => {
   // fit is the shortest time that shows everything that happened to pods in the last 15 minutes.
   function fit(model, pods) {
     let oldest = model.away || model.time;
+    const show = (t) => {
+      if (t > model.time - LONGEST_FIT && t < oldest) oldest = t;
+    };
     for (const pod of pods) {
       for (const life of [...pod.containers, ...pod.sandboxes]) {
-        for (const t of [life.created, life.started, life.finished, life.removed]) {
-          if (t > model.time - LONGEST_FIT && t < oldest) oldest = t;
-        }
+        [life.created, life.started, life.finished, life.removed].forEach(show);
       }
     }
+    for (const l of model.levels.slice(1)) show(time(l.time));
     return oldest === model.time ? LONGEST_FIT : FITS.find((f) => f >= (model.time - oldest) * 1.04) || LONGEST_FIT;
   }
 
@@ -295,13 +298,13 @@ const PLEGZ = (() => {
   }
 
   function barLabel(c) {
-    const restart = c.restarts ? 'restart ' + c.restarts : '';
+    const restart = c.restartCount ? 'restart ' + c.restartCount : '';
     return c.state === 'created' ? 'created' : restart;
   }
 
   function lifeTitle(c) {
     const lines = [printable(c.name || 'sandbox') + ' ' + printable(c.id.slice(0, 12)) + ': ' + stateText(c)];
-    if (c.restarts) lines.push('restart ' + c.restarts);
+    if (c.restartCount) lines.push('restart ' + c.restartCount);
     if (c.started) lines.push('started ' + clock(c.started));
     if (c.finished) lines.push('finished ' + clock(c.finished) + (c.started ? ', ran for ' + duration(c.finished - c.started) : ''));
     if (c.removed) lines.push('removed ' + clock(c.removed));
@@ -312,6 +315,18 @@ const PLEGZ = (() => {
     if (c.exitCode === undefined) return c.state;
     const reason = c.reason ? ' ' + printable(c.reason) : '';
     return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason + (c.unconfirmed ? ', unconfirmed' : '');
+  }
+
+  // troubled returns what is drawn of the times between two times in which the health was not ok.
+  function troubled(model, from, to, width) {
+    const x = (t) => ((Math.min(to, Math.max(from, t)) - from) / (to - from)) * width;
+    return model.levels.flatMap((l, i) => {
+      const next = model.levels[i + 1];
+      const [begin, end] = [time(l.time), next ? time(next.time) : to];
+      if (l.level === 'ok' || end < from) return [];
+      const title = clock(begin) + ' to ' + (next ? clock(end) : 'now') + ': ' + printable(l.sentence);
+      return { level: l.level, x: x(begin), width: Math.max(3, x(end) - x(begin)), title };
+    });
   }
 
   // ticks returns the labels of the time axis.
@@ -381,7 +396,7 @@ const PLEGZ = (() => {
       const key = !e.sandbox && e.container ? e.podUID + ' ' + e.container : '';
       const line = key && restarting.get(key);
       const at = time(e.time);
-      if (line && line.oldest - at < FOLD && (e.event !== 'ContainerStarted' || e.restarts)) {
+      if (line && line.oldest - at < FOLD && (e.event !== 'ContainerStarted' || e.restartCount)) {
         line.oldest = at;
         if (e.event === 'ContainerStarted') line.restarts++;
         if (e.event === 'ContainerDied' && !line.died) line.died = e;
@@ -390,7 +405,7 @@ const PLEGZ = (() => {
       if (line) restarting.delete(key);
       if (lines.length === most) continue; // earlier events may still belong to a line
       const fresh = { newest: e, number: e.number, oldest: at, restarts: 0, died: null };
-      if (key && e.event === 'ContainerStarted' && e.restarts) {
+      if (key && e.event === 'ContainerStarted' && e.restartCount) {
         fresh.restarts = 1;
         restarting.set(key, fresh);
       }
@@ -405,7 +420,7 @@ const PLEGZ = (() => {
     if (!line.died) return text;
     const end = eventText(line.died).text;
     return { ...text, text: end + (line.restarts > 1 ? ', restarted ' + line.restarts + ' times' : ', restarted') +
-      ' (restart ' + line.newest.restarts + ')' };
+      ' (restart ' + line.newest.restartCount + ')' };
   }
 
   // eventText describes an event in words.
@@ -416,7 +431,7 @@ const PLEGZ = (() => {
     let how = '';
     if (ended && e.exitCode !== undefined) how = ' ' + e.exitCode + (e.reason ? ' ' + printable(e.reason) : '');
     if (e.event === 'ContainerDied' && e.exitCode === undefined && !e.sandbox) how = ', end not seen';
-    if (e.event === 'ContainerStarted' && e.restarts) how = ', restart ' + e.restarts;
+    if (e.event === 'ContainerStarted' && e.restartCount) how = ', restart ' + e.restartCount;
     return { pod: printable(e.pod ? e.namespace + '/' + e.pod : e.podUID), text: (what ? what + ' ' : '') + (e.event === 'ContainerDied' && e.sandbox ? 'stopped' : verb) + how };
   }
 
@@ -430,6 +445,6 @@ const PLEGZ = (() => {
 
   return {
     WINDOWS, LONGEST_FIT, MARKS, newModel, apply, printable, list, counts, fit, split, laneHeight, layout, visible, place, bars,
-    ticks, clock, instant, duration, plot, fold, lineText, eventText, eventMark, stateText, time,
+    troubled, ticks, clock, instant, duration, plot, fold, lineText, eventText, eventMark, stateText, time,
   };
 })();

@@ -198,10 +198,10 @@ func TestFitAndFold(t *testing.T) {
 		});
 		const events = [e('ContainerStarted', 'x')];
 		for (let i = 1; i <= 3; i++) {
-			events.push(e('ContainerDied', 'x', { exitCode: 2, reason: 'Error', restarts: i - 1 }),
-				e('ContainerStarted', 'y', { podUID: 'b', pod: 'b' }), e('ContainerStarted', 'x', { restarts: i }));
+			events.push(e('ContainerDied', 'x', { exitCode: 2, reason: 'Error', restartCount: i - 1 }),
+				e('ContainerStarted', 'y', { podUID: 'b', pod: 'b' }), e('ContainerStarted', 'x', { restartCount: i }));
 		}
-		events.push(e('ContainerDied', 'x', { exitCode: 0, restarts: 3 }));
+		events.push(e('ContainerDied', 'x', { exitCode: 0, restartCount: 3 }));
 		return PLEGZ.fold(events, 10).map((l) => PLEGZ.lineText(l)).map((l) => l.pod + ' ' + l.text).join('\n');
 	})()`)
 	const want = "shop/a x exited 0\nshop/a x exited 2 Error, restarted 3 times (restart 3)\n" +

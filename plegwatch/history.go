@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/printable"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+const (
+	// historyFile is the newest file of a history. Older files have a time in their names.
+	historyFile = "history.jsonl"
+	// defaultHistorySize is the most that the files of a history contain together, in MiB.
+	defaultHistorySize = 8
+)
+
+// past is what earlier agents wrote, oldest first.
+type past struct {
+	entries []entry
+	// unreadable is how many lines are torn, or have another form.
+	unreadable int
+}
+
+// entry is a line of a history: an event or a change of the health. The other is nil.
+type entry struct {
+	event  *line
+	health *healthLine
+}
+
+// readHistory reads the history in a directory. A program may write to it at the same time.
+func readHistory(dir string) (*past, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "history*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	p := new(past)
+	for _, name := range files { // sorted; the newest is last
+		text, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the writer may have removed it
+			return nil, err
+		}
+		for l := range bytes.Lines(text) {
+			if l = bytes.TrimSpace(l); len(l) > 0 {
+				p.add(l)
+			}
+		}
+	}
+	return p, nil
+}
+
+// add adds a line.
+func (p *past) add(text []byte) {
+	var kind struct {
+		Event pleg.PodLifeCycleEventType `json:"event"`
+		Level plegz.Level                `json:"level"`
+	}
+	err := json.Unmarshal(text, &kind)
+	switch l, h := new(line), new(healthLine); {
+	case err == nil && kind.Event != "" && json.Unmarshal(text, l) == nil && !l.Time.IsZero():
+		p.entries = append(p.entries, entry{event: l})
+	case err == nil && kind.Level != "" && json.Unmarshal(text, h) == nil && !h.Time.IsZero():
+		p.entries = append(p.entries, entry{health: h})
+	default:
+		p.unreadable++
+	}
+}
+
+// option returns the option that adds the past to the page.
+func (p *past) option() plegz.Option {
+	var events []plegz.Event
+	var levels []plegz.LevelChange
+	for _, e := range p.entries {
+		switch {
+		case e.health != nil:
+			levels = append(levels, e.health.LevelChange)
+		case e.event.Event == pleg.ContainerEnded: // the page shows deaths, and what corrects them
+		case !e.event.Initial || e.event.Event == pleg.ContainerDied:
+			shown := plegz.Event(*e.event)
+			shown.Time = e.event.shownTime()
+			events = append(events, shown)
+		}
+	}
+	slices.SortStableFunc(events, func(a, b plegz.Event) int { return a.Time.Compare(b.Time) })
+	return plegz.WithPast(events[max(0, len(events)-plegz.DefaultHistory):], levels)
+}
+
+// history is the history that this agent writes. A nil history writes nothing.
+type history struct {
+	w io.WriteCloser
+	// torn is true if the last write failed, and may have left a part of a line.
+	torn bool
+	// known contains the events that earlier agents wrote, by key.
+	known map[string]bool
+}
+
+// openHistory continues the history in a directory, which it makes if it does not exist. size is the
+// most that the files contain together, in MiB.
+func openHistory(dir string, size int) (*history, *past, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("opening the history: %w", err)
+	}
+	p, err := readHistory(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the history: %w", err)
+	}
+	// A full file is kept until the next one is full.
+	file := &lumberjack.Logger{Filename: filepath.Join(dir, historyFile), MaxSize: size / 2, MaxBackups: 1}
+	h := &history{w: file, known: make(map[string]bool)}
+	for _, e := range p.entries {
+		if e.event != nil {
+			h.known[e.event.key()] = true
+		}
+	}
+	// The earlier agent may have left a part of a line.
+	if err := h.write(nil); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("opening the history: %w", err), h.close())
+	}
+	return h, p, nil
+}
+
+// key identifies an event of a container.
+func (l *line) key() string { return l.ContainerID + " " + string(l.Event) }
+
+// has reports whether an earlier agent wrote what has now been read again at the start.
+func (h *history) has(l *line) bool { return h != nil && l.Initial && h.known[l.key()] }
+
+// add writes a line or a healthLine.
+func (h *history) add(v any) error {
+	if h == nil {
+		return nil
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return h.write(printable.JSON(text))
+}
+
+// write writes a line by a single call, so that an agent that is killed leaves at most one torn line.
+func (h *history) write(text []byte) error {
+	text = append(text, '\n')
+	if h.torn {
+		text = append([]byte("\n"), text...)
+	}
+	_, err := h.w.Write(text)
+	h.torn = err != nil
+	return err
+}
+
+func (h *history) close() error {
+	if h == nil {
+		return nil
+	}
+	return h.w.Close()
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/test/proctest"
+	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegtest/criserver"
+	"github.com/kubepleg/pleg/plegz"
+)
+
+// An agent that was restarted, and the history command without a runtime, report each end once, with its final reason:
+// an end that an earlier agent saw, and an end while no agent ran.
+func TestHistoryOutlivesTheAgent(t *testing.T) {
+	t.Parallel()
+	s, dir := proctest.CRIServer(t), t.TempDir()
+	sandbox := s.RunPod(criserver.PodConfig{Namespace: "shop", Name: "web"})
+	watched := func(args ...string) string {
+		var stdout, stderr console
+		args = append([]string{"-r", s.Endpoint(), "-f", "3s", "-o", "json", "--history", dir}, args...)
+		if code := run(t.Context(), args, &stdout, &stderr); code != exitOK {
+			t.Fatalf("exit code %d; stderr:\n%s", code, &stderr)
+		}
+		return stdout.String()
+	}
+	exit := func(name, reason string) {
+		id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name})
+		if err == nil {
+			err = s.ExitContainer(id, 137, reason)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	exit("before", "Error")
+	watched()
+	exit("between", "OOMKilled")
+	again := watched("--since", "1h", "--event", "Ended")
+	s.Stop()
+	var stdout, stderr console
+	if code := run(t.Context(), []string{"history", dir, "--since", "1h", "--event", "Ended", "-o", "json"}, &stdout,
+		&stderr); code != exitOK || stderr.String() != "" {
+		t.Errorf("exit code %d; stderr:\n%s", code, &stderr)
+	}
+	for by, out := range map[string]string{"the restarted agent": again, "the history": stdout.String()} {
+		var ends []string
+		for text := range strings.Lines(out) {
+			var l line
+			if err := json.Unmarshal([]byte(text), &l); err != nil || l.Event != pleg.ContainerEnded {
+				t.Errorf("%v: %s", err, text)
+			}
+			ends = append(ends, fmt.Sprint(l.Container, " ", *l.ExitCode, " ", l.Reason))
+		}
+		if got, want := fmt.Sprint(ends), "[before 137 Error between 137 OOMKilled]"; got != want {
+			t.Errorf("%s reports %s", by, got)
+		}
+	}
+	var table console
+	if code := run(t.Context(), []string{"history", dir}, &table, io.Discard); code != exitOK ||
+		strings.Count(table.String(), "  ok ") != 2 || !strings.Contains(table.String(), "Healthy: 1 pod, ") {
+		t.Errorf("exit code %d, of two healthy agents:\n%s", code, &table)
+	}
+}
+
+// A history without its directory, and one that a flag names wrongly, are errors.
+func TestHistoryFlags(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"history"}, exitUsage, "one directory is needed"},
+		{[]string{"history", "a", "b"}, exitUsage, "one directory is needed"},
+		{[]string{"history", "a", "--listen", "1"}, exitUsage, "unknown flag: --listen"},
+		{[]string{"history", "/no/such"}, exitFailed, "/no/such: no such file or directory"},
+		{[]string{"--history", file}, exitFailed, "not a directory"},
+		{[]string{"--history", file, "--history-size", "1"}, exitUsage, "--history-size 1 is less than 2"},
+	} {
+		var stdout, stderr console
+		code := run(t.Context(), append(tt.args, "--output=none"), &stdout, &stderr)
+		if code != tt.code || !strings.Contains(stderr.String(), tt.says) {
+			t.Errorf("%v: exit code %d, want %d and %q; stderr:\n%s", tt.args, code, tt.code, tt.says, &stderr)
+		}
+	}
+}
+
+// Lines that are torn, or that this version does not understand, are counted, and cost no other line.
+func TestHistoryWithLinesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, historyFile)
+	if err := os.WriteFile(file, []byte(`{"event":{"v2":1},"time":"2026-01-02T03:04:05Z"}
+{"time":"2026-01-02T03:04:05Z","level":"ok","sentence":"Healthy."}
+{"time":"2026-01-02T03:04:05Z","namespace":"shop","pod":"web","event":"ContainerDi`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, earlier, err := openHistory(dir, defaultHistorySize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(earlier.entries) != 1 || earlier.unreadable != 2 {
+		t.Errorf("%d entries, %d unreadable", len(earlier.entries), earlier.unreadable)
+	}
+	died := line{Time: someTime, Namespace: "shop", Pod: "web", Event: pleg.ContainerDied, Reason: "OOM\x1bKilled"}
+	full := &fullDisk{WriteCloser: h.w}
+	h.w = full
+	for range 3 { // the disk is full for the second
+		err = errors.Join(err, h.add(died))
+		full.isFull = !full.isFull
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a full disk: %v", err)
+	}
+	if err := h.close(); err != nil {
+		t.Error(err)
+	}
+	var stdout, stderr console
+	if code := run(t.Context(), []string{"history", dir}, &stdout, &stderr); code != exitOK ||
+		strings.Count(stdout.String(), "Died") != 2 || !strings.Contains(stderr.String(), " 3 lines are torn, or of another version") {
+		t.Errorf("exit code %d; stderr %s; stdout:\n%s", code, &stderr, &stdout)
+	}
+}
+
+// fullDisk writes half of what it gets while it is full.
+type fullDisk struct {
+	io.WriteCloser
+	isFull bool
+}
+
+func (w *fullDisk) Write(b []byte) (int, error) {
+	if !w.isFull {
+		return w.WriteCloser.Write(b)
+	}
+	n, err := w.WriteCloser.Write(b[:len(b)/2])
+	return n, errors.Join(err, syscall.ENOSPC)
+}
+
+var kills = flag.Int("kills", 20, "how often TestHistoryOfKilledAgents kills a writer")
+
+// historyWriter names the directory in which the test program writes a history until it is killed.
+const historyWriter = "PLEGWATCH_TEST_HISTORY"
+
+func writeHistory(dir string) {
+	h, _, err := openHistory(dir, 2)
+	for i := 0; err == nil; i++ {
+		err = h.add(line{Time: time.Now(), Pod: strings.Repeat("p", i%1000), Event: pleg.ContainerDied})
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(exitFailed)
+}
+
+// A writer that is killed at any moment leaves a history that can be read and continued, with at most one torn line,
+// in files of a bounded size.
+func TestHistoryOfKilledAgents(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for n := range *kills {
+		writer := exec.Command(self)
+		writer.Env = append(os.Environ(), historyWriter+"="+dir)
+		writer.Stderr = os.Stderr
+		if err := writer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for begun := time.Now(); !grows(dir) && time.Since(begun) < patience; {
+			time.Sleep(time.Millisecond) // a process of its own has no other clock
+		}
+		time.Sleep(time.Duration(n%10) * time.Millisecond)
+		_ = writer.Process.Kill()
+		_ = writer.Wait()
+		p, err := readHistory(dir)
+		if err != nil || n > 0 && len(p.entries) == 0 || p.unreadable > n+1 {
+			t.Fatalf("after %d kills: %v; %d entries, %d unreadable", n+1, err, len(p.entries), p.unreadable)
+		}
+		var size int64
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, f := range files {
+			if info, err := os.Stat(f); err == nil {
+				size += info.Size()
+			}
+		}
+		if size > 3<<20 { // a new file may exist before the oldest is removed
+			t.Fatalf("after %d kills: %d bytes in %v", n+1, size, files)
+		}
+	}
+}
+
+// grows reports whether somebody has written into a history in the last moments.
+func grows(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, historyFile))
+	return err == nil && time.Since(info.ModTime()) < 5*time.Millisecond
+}
+
+// The page gets what an earlier agent saw: deaths at the time at which they happened, and changes of level.
+func TestPastOfThePage(t *testing.T) {
+	p := new(past)
+	for _, text := range []string{
+		`{"time":"2026-01-02T03:05:00Z","event":"ContainerDied","initial":true,"finishedAt":"2026-01-02T03:04:00Z","pod":"a"}`,
+		`{"time":"2026-01-02T03:04:30Z","event":"ContainerStarted","pod":"b"}`,
+		`{"time":"2026-01-02T03:04:40Z","event":"ContainerEnded","pod":"b"}`,
+		`{"time":"2026-01-02T03:04:30Z","level":"error","sentence":"Not healthy."}`,
+	} {
+		p.add([]byte(text))
+	}
+	if len(p.entries) != 4 {
+		t.Fatalf("%d entries, %d unreadable", len(p.entries), p.unreadable)
+	}
+	g := pleg.New(plegtest.NewRuntime())
+	defer g.Stop()
+	page := plegz.Handler(g, p.option())
+	request := httptest.NewRequest(http.MethodGet, "http://localhost/?format=json", nil)
+	request.RemoteAddr = "127.0.0.1:1"
+	answer := httptest.NewRecorder()
+	page.ServeHTTP(answer, request)
+	var got struct {
+		Events []plegz.Event
+		Levels []plegz.LevelChange
+	}
+	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Events) != 2 || got.Events[0].Pod != "a" || got.Events[0].Time.Minute() != 4 || got.Events[1].Pod != "b" {
+		t.Errorf("events %+v", got.Events)
+	}
+	if len(got.Levels) == 0 || got.Levels[0].Sentence != "Not healthy." {
+		t.Errorf("levels %+v", got.Levels)
+	}
+}
