@@ -1,6 +1,6 @@
-// Package compat is an agent that uses the library and client-go in one program: a
-// generator on the node's runtime beside an informer of the API server's pods. It is only
-// built, in the modules of hack/compat.sh.
+// Package compat is an agent that uses the library and client-go in one program. It runs a
+// generator on the node's runtime and an informer of the API server's pods. hack/compat.sh builds
+// it in several modules, and does not run it.
 package compat
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Run hands each event to handle, with the pod of the API server if that knows it, until
-// ctx ends.
+// Run calls handle with each event until ctx ends. If the API server knows the pod of the event,
+// the second argument is that pod; otherwise it is nil.
 func Run(ctx context.Context, config *rest.Config, endpoint string,
 	handle func(*pleg.PodLifecycleEvent, *corev1.Pod)) error {
 	scheme := runtime.NewScheme()
@@ -53,7 +53,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		if err != nil {
 			return err
 		}
-		known, _ := pod.(*corev1.Pod) // nil if it is not known there, or not yet
+		known, _ := pod.(*corev1.Pod) // nil if the API server does not know the pod, or not yet
 		handle(e, known)
 	}
 	return context.Cause(ctx)
