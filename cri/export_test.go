@@ -1,7 +1,7 @@
 package cri
 
-// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores
-// them.
+// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores the old
+// endpoints.
 func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	before := usualEndpoints
 	usualEndpoints = endpoints
