@@ -414,7 +414,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 	})
 }
 
-// Rule 16: the sender never waits for the reader.
+// Rule 16: the events of a storm are read at once, so the runtime drops none of them.
 func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	w := watch(t, r)
