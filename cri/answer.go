@@ -17,7 +17,7 @@ type answerCodec struct {
 
 // Unmarshal keeps data and leaves v empty.
 func (c *answerCodec) Unmarshal(data mem.BufferSlice, _ any) error {
-	c.kept.Free() // the answer to an earlier attempt
+	c.kept.Free() // frees the answer to an earlier attempt
 	data.Ref()
 	c.kept, c.used = data, true
 	return nil

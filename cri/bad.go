@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bad is a kind of bad data in the runtime's answers. badNames contains its value of the label
-// reason in pleg_cri_bad_items_total.
+// bad is a kind of bad data in the runtime's answers. badNames contains its name, which is the
+// value of the label reason in the metric pleg_cri_bad_items_total.
 type bad uint8
 
 const (

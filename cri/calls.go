@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// rpc is a call that this package makes. None of them changes anything.
+// rpc is a kind of call that this package makes. All of them only read.
 type rpc int
 
 const (
@@ -28,13 +28,13 @@ const (
 	rpcStreamContainers
 	rpcPodSandboxStatus
 	rpcContainerStatus
-	rpcStatus // to containerd, if its bundles are not found otherwise
+	rpcStatus // made only if containerd's bundles are not found otherwise
 	rpcGetContainerEvents
 	rpcSubscribe // a call of containerd's API, not CRI's; not made with WithoutExitEvents
 	rpcCount
 )
 
-// rpcs contains the method of each call and its value of the label operation_type: the kubelet's
+// rpcs contains each call's method and its value of the metric label operation_type: the kubelet's
 // name, or a similar name. A streamed list uses the name of the plain list that it replaces, so
 // that dashboards keep working.
 var rpcs = [rpcCount]struct{ method, operation string }{
@@ -56,7 +56,7 @@ func (r rpc) String() string {
 	return strings.TrimPrefix(method[strings.LastIndexByte(method, '.')+1:], "RuntimeService/")
 }
 
-// target is the object of a call.
+// target is what a call is about, such as a container or a stream. Any field may be empty.
 type target struct {
 	podUID types.UID
 	kind   string // "container", "sandbox", "the event stream", "the exit events"; empty for lists
@@ -75,7 +75,7 @@ func (t target) String() string {
 	return fmt.Sprintf("%s %s (%s)", t.kind, cutText(t.name), shortID(t.id))
 }
 
-// shortID returns the first part of an ID, as long as command line tools show and accept it.
+// shortID shortens an ID to the 13 characters that command line tools show and accept.
 func shortID(id string) string {
 	const shown = 13
 	if len(id) <= shown {

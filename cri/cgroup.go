@@ -9,18 +9,18 @@ import (
 // ContainerIDFromCgroup returns the ID of the container that a process runs in, from the path of
 // its cgroup or a line of /proc/<pid>/cgroup. It knows the path formats of containerd, CRI-O,
 // cri-dockerd and kata, with the systemd and the cgroupfs driver. If containers are nested, it
-// returns the outermost, which is the pod's container. For kata it returns the sandbox. ok is false
-// if the process is not in a container of a pod, like CRI-O's conmon.
+// returns the ID of the outermost, which is the pod's container. For kata, it returns the ID of the
+// sandbox. ok is false if the process is not in a container of a pod, like CRI-O's conmon.
 //
 // The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, an unprivileged
 // container has its own namespace. In it, the paths of the reader's own container contain no ".."
-// and do not name the container, so ok is false. Other containers' paths, such as
-// "/../../pod1f2e/3a4b…", name their containers. If a container's cgroup has the same parent as the
-// reader's cgroup, the container counts as part of the reader's pod. So the reader must be in a
-// pod.
+// and do not name the container, so ok is false. The path of any other container, such as
+// "/../../pod1f2e/3a4b…", contains that container's ID. If a container's cgroup has the same parent
+// as the reader's cgroup, the container counts as part of the reader's pod. So the reader must be
+// in a pod.
 //
-// Paths below user@N.service are ignored, because user N can create them. The containers of
-// rootless Kubernetes are there, so rootless Kubernetes is not supported.
+// Paths below user@N.service are ignored, because user N can create them. Rootless Kubernetes runs
+// its containers below such a path, so it is not supported.
 func ContainerIDFromCgroup(path string) (id string, ok bool) {
 	_, id = fromCgroup(path)
 	return id, id != ""
@@ -29,9 +29,9 @@ func ContainerIDFromCgroup(path string) (id string, ok bool) {
 // PodUIDFromCgroup returns the UID of the pod that a process runs in, from the path of its cgroup
 // or a line of /proc/<pid>/cgroup. With the UID, a pod list finds a container that is not in the
 // cache yet: see examples/attribution. ok is false if the process is in no pod or if the path
-// contains no UID. Paths contain no UID in the reader's own pod, if the reader has its own cgroup
-// namespace, and in pods without a kubelet. See ContainerIDFromCgroup. For a static pod, the result
-// is the UID in the sandbox's labels, not the UID of the mirror pod.
+// contains no UID. A path in a pod without a kubelet contains no UID. If the reader has its own
+// cgroup namespace, the paths of its own pod contain no UID either: see ContainerIDFromCgroup. For
+// a static pod, the result is the UID in the sandbox's labels, not the UID of the mirror pod.
 func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 	uid, _ = fromCgroup(path)
 	return uid, uid != ""
@@ -41,8 +41,8 @@ func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 func fromCgroup(path string) (uid types.UID, id string) {
 	// The kernel adds " (deleted)" if the process is a zombie and its cgroup was removed.
 	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
-	inPods := false // true at and below a cgroup of the kubelet
-	next := false   // true if, after the previous element, this element is a pod or a container
+	inPods := false // true once an element was a cgroup of the kubelet
+	next := false   // true if the previous element is followed by a pod or a container
 	for element := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(element, "user@") && strings.HasSuffix(element, ".service") {
 			break
@@ -59,7 +59,7 @@ func fromCgroup(path string) (uid types.UID, id string) {
 		switch element {
 		case "..", "k8s.io": // k8s.io is containerd's cgroup for pods without a parent
 			next = true
-		case "burstable", "besteffort": // as seen from a pod: /../../../burstable/pod…
+		case "burstable", "besteffort": // next is unchanged, as in /../../../burstable/pod…
 		default:
 			next = uid != ""
 		}
@@ -70,21 +70,22 @@ func fromCgroup(path string) (uid types.UID, id string) {
 // podUIDOf returns the UID in an element of a path, or "" if the element is not a pod's.
 func podUIDOf(element string, inPods bool) types.UID {
 	name, _, _ := strings.Cut(element, ":") // slice:cri-containerd:id, if the kubelet and containerd use different drivers
-	// With systemd: kubepods-burstable-pod1f2e_3a4b.slice. Without, below kubepods: pod1f2e-3a4b.
+	// With systemd: kubepods-burstable-pod1f2e_3a4b.slice. With cgroupfs: pod1f2e-3a4b.
 	if slice, systemd := strings.CutSuffix(name, ".slice"); systemd {
 		name = slice[strings.LastIndexByte(slice, '-')+1:]
 	}
 	uid, is := strings.CutPrefix(strings.ReplaceAll(name, "_", "-"), "pod")
-	if !is || !inPods && strings.Trim(uid, "0123456789abcdef-") != "" { // podman, podruntime.slice
+	if !is || !inPods && strings.Trim(uid, "0123456789abcdef-") != "" { // such as podman, podruntime.slice
 		return ""
 	}
 	return types.UID(uid)
 }
 
 // containerOf returns the ID in an element of a path, or "" if the element is not a pod's
-// container. expected is true if such a container may appear here under a name without prefix.
+// container. expected is true if the element may be a pod's container even without a known prefix.
 func containerOf(element string, expected bool) string {
-	// cri-containerd-id.scope, crio-id, kata_id, or slice:cri-containerd:id if the drivers differ
+	// The name is cri-containerd-id.scope, crio-id, kata_id or, if the drivers differ,
+	// slice:cri-containerd:id.
 	name := strings.TrimSuffix(element, ".scope")
 	i := strings.LastIndexAny(name, "-_:")
 	prefix, id := name[:max(i, 0)], name[i+1:]

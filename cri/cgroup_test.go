@@ -43,14 +43,14 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/system.slice/cri-containerd-" + id + ".scope": id,
 		"0::/system.slice/crio-" + id + ".scope":           id,
 		"0::/system.slice/crio-conmon-" + id + ".scope":    "",
-		// As a private cgroup namespace shows a container of the reader's own pod.
+		// A container of the reader's own pod, as a private cgroup namespace shows it.
 		"0::/../" + id:                                          id,
 		"0::/../crio-" + id + ".scope":                          id,
 		"0::/../../crio-" + id + ".scope/container":             id, // as crun creates it
 		"0::/../crio-conmon-" + id + ".scope":                   "",
 		"0::/../crio-" + id + ".scope/crio-" + other + ".scope": id,
-		// As a private cgroup namespace shows a container of another pod: in the same QoS class, in
-		// another class, and in the class that has no folder.
+		// A container of another pod, as a private cgroup namespace shows it: in the same QoS
+		// class, in another class, and in the class that has no folder.
 		"0::/../../pod5d4f/" + id:                                id,
 		"4:memory:/../../pod5d4f/" + id + " (deleted)\n":         id,
 		"0::/../../kubepods-pod5d4f.slice/crio-" + id + ".scope": id,
@@ -58,7 +58,8 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../../besteffort/pod5d4f/" + id:                     id,
 		"0::/../../../pod5d4f/" + id:                             id,
 		"0::/../../pod5d4f/" + id + "/kubepods/pod77/" + other:   id,
-		// As a private cgroup namespace shows the reader's own container, and processes in no pod.
+		// The reader's own container, and processes in no pod, as a private cgroup namespace shows
+		// them.
 		"0::/":           "",
 		"0::/init.scope": "",
 		"0::/../../../../system.slice/docker-" + id + ".scope": "",
@@ -96,7 +97,7 @@ func TestPodUIDFromCgroup(t *testing.T) {
 		"/system.slice/kubelet.service":                                                             "",
 		"/user.slice/pod" + uid:                                                                     "",
 		"/kubepods/pod":                                                                             "",
-		// A path with underscores, as systemd writes them, but of the cgroupfs driver.
+		// A path of the cgroupfs driver, but with underscores as systemd writes them.
 		"/kubepods/pod" + strings.ReplaceAll(uid, "-", "_") + "/" + id: uid,
 		"/kubepods/pod" + uid + "/kata_" + id:                          uid,
 		"0::/k8s.io/" + id:                                             "",

@@ -39,13 +39,14 @@ func (o *options) defaultEndpoints() []string {
 	return endpoints
 }
 
-// Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for it.
-// An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect tries the
-// default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see WithHostRoot.
+// Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for
+// it. An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect
+// tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see
+// WithHostRoot.
 //
 // Connect fails at once if the socket does not exist. If the runtime does not answer, Connect waits
 // until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The error names each
-// endpoint that was tried, and the reason of its failure.
+// endpoint that was tried, and the reason why it failed.
 //
 // The connection is restored automatically: while the runtime is down, calls fail at once, and gRPC
 // tries to reconnect every 100 ms to 500 ms. Close ends the connection. If your program may start

@@ -203,9 +203,9 @@ type age struct {
 }
 
 // sortNewestFirst sorts containers by creation time, newest first; then by attempt, because
-// cri-dockerd lists whole seconds; then by ID. Then it sorts the containers of each name by
-// attempt, in the positions that they already occupy, because the clock may have been set back. A
-// comparison by name, attempt and time would not be transitive.
+// cri-dockerd lists whole seconds; then by ID. Then containers of the same name swap positions, so
+// that a higher attempt comes first even if the clock was set back. A single comparison by name,
+// attempt and time would not be transitive.
 func sortNewestFirst[T any](list []T, of func(T) age) {
 	slices.SortFunc(list, func(x, y T) int {
 		a, b := of(x), of(y)

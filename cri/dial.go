@@ -33,13 +33,14 @@ const maxSocketPath = 107
 // Dial returns a Runtime for an endpoint at once. It makes no call, so the runtime need not be
 // there yet. An endpoint is "unix:///path", "unix:/path" or an absolute path. Dial connects in the
 // background, trying every 100 ms to 500 ms until it succeeds or Close is called. Once connected,
-// the Runtime is like one from Connect.
+// the Runtime behaves like a Runtime from Connect.
 //
-// Before that, calls fail with the code Unavailable. The error names the endpoint and the reason
-// why the last attempt failed. The health of a generator reports the same. A call waits only for
-// the first attempt, and for the first attempt after a connection has broken. Such an attempt takes
-// a moment, or 5 s if the socket accepts connections and does not answer. With [grpc.WaitForReady]
-// as a default call option in WithDialOptions, calls wait until their context ends.
+// Before the first connection, calls fail with the code Unavailable. The error names the endpoint
+// and the reason why the last attempt failed. The health of a generator reports the same. A call
+// waits only for the first attempt, and for the first attempt after a connection has broken. Such
+// an attempt takes a moment, or 5 s if the socket accepts connections and does not answer. With
+// [grpc.WaitForReady] as a default call option in WithDialOptions, calls wait until their context
+// ends.
 //
 // If the endpoint is empty, each attempt tries the default sockets as Connect does. The first
 // socket at which a runtime answers is the endpoint from then on.
@@ -74,7 +75,7 @@ func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 }
 
 // newDialed returns a Runtime that owns its connection. The connection has not tried to connect
-// yet. An attempt to connect may take the given time.
+// yet. Each attempt to connect ends after the given time.
 func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error) {
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -105,9 +106,9 @@ func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error
 
 // dialer makes the connections of a Runtime.
 type dialer struct {
-	path   atomic.Pointer[string]                    // of the socket; nil until it is found
+	path   atomic.Pointer[string]                    // the path of the socket; nil until it is found
 	search func(ctx context.Context) (string, error) // finds the path; nil if the path was given
-	dials  atomic.Int64                              // attempts to connect
+	dials  atomic.Int64                              // number of attempts to connect
 
 	mu    sync.Mutex
 	last  time.Time     // when the last attempt began; guarded by mu

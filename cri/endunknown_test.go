@@ -24,11 +24,11 @@ func TestEndUnknown(t *testing.T) {
 		finishedAt int64
 		unknown    bool
 	}{
-		{255, "Unknown", 2, true},                       // containerd
-		{-1, "Error", 0, true},                          // CRI-O
-		{-1, "Error", time.Time{}.UnixNano(), true},     // CRI-O, with Go's zero time
-		{-1, "Error", 2, false},                         // a program on Windows
-		{255, "Error", 2, false},                        // a program
+		{255, "Unknown", 2, true},                       // as containerd reports an unknown end
+		{-1, "Error", 0, true},                          // as CRI-O reports an unknown end
+		{-1, "Error", time.Time{}.UnixNano(), true},     // as CRI-O reports it, with Go's zero time
+		{-1, "Error", 2, false},                         // a program on Windows that exits with -1
+		{255, "Error", 2, false},                        // a program that exits with 255
 		{255, "Error", 0, false},                        // a program whose exit the runtime is still handling
 		{1, "Unknown", 2, false},                        // the code is known
 		{0, "Completed", time.Time{}.UnixNano(), false}, // the code is known
@@ -120,8 +120,8 @@ func TestWitnessAfter255(t *testing.T) {
 	}
 }
 
-// A restarted CRI-O may show a container as running that ended days ago. The cache still contains
-// it as exited.
+// After a restart, CRI-O may report as running a container that ended days ago. The cache still
+// contains the container as exited.
 func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -154,8 +154,8 @@ func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	})
 }
 
-// If another container of the pod cannot be inspected, the inspection fails, but the cache still
-// contains the exit code of this container.
+// A container exits, and another container of its pod cannot be inspected. The inspection fails,
+// but the cache contains the exit code of the first container.
 func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})

@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// atOnce is a time limit: a stream counts as refused if it ends earlier than this after its
-// acceptance, without an event.
+// atOnce is a time limit: if a stream ends without an event within this time after its acceptance,
+// it counts as refused.
 const atOnce = time.Second
 
 // errStreamEnded is returned if the runtime ended a stream without an error.
@@ -49,7 +49,7 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 // lists fail and a container starts, a ContainerStatus call finds the container's pod, and observe
 // is called in another goroutine. If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	// The runtime may have been replaced since the last connection.
+	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (w *watch) accept() {
 	w.runtime.calls.answered(nil)
 	// An accepted stream is no longer a call in flight.
 	w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), nil)
-	// Called under the lock, so that no event is delivered before.
+	// connected is called under the lock, so that no event is delivered earlier.
 	w.connected()
 }
 
@@ -187,7 +187,7 @@ func (w *watch) end(err error) error {
 	case status.Code(err) == codes.Unimplemented:
 		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
 	case status.Code(err) == codes.Canceled && ended != nil:
-		// The context ended the stream, and its cause is the reason.
+		// The context ended the stream, so the error includes the context's cause.
 		err = fmt.Errorf("%w: %w", ended, err)
 	}
 	// If the runtime answers that it has no stream, the call is not counted as an error.
@@ -211,8 +211,8 @@ func (v *runtimeVersion) isContainerd(prefix string) bool {
 	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), prefix)
 }
 
-// containerEvent converts an event to a hint. The pod's UID is empty if the event has no
-// sandbox.
+// containerEvent converts CRI's event to a pleg.ContainerEvent. The pod's UID is empty if the event
+// contains no sandbox.
 func containerEvent(e *runtimeapi.ContainerEventResponse) pleg.ContainerEvent {
 	sandbox := e.GetPodSandboxStatus()
 	return pleg.ContainerEvent{

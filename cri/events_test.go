@@ -139,7 +139,7 @@ func TestEventsUnsupported(t *testing.T) {
 }
 
 // A terminating CRI-O ends every stream without an error, even a stream that it has just accepted.
-// The error then does not wrap ErrEventsUnsupported, with or without another CRI-O at the socket.
+// Whether or not another CRI-O follows at the socket, the error does not wrap ErrEventsUnsupported.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)
@@ -272,12 +272,12 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 	}, nil
 }
 
-// The test scripts decide when a stream counts as accepted, and when its end means that the runtime
-// has no stream.
+// The scripts test when a stream counts as accepted, and when its end means that the runtime has no
+// stream.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
-	// answers makes a runtime that answers only the given Version calls. The first call comes
-	// before the stream, the second while the stream is open, and the third after its end.
+	// answers returns a Version method that answers only the calls with the given numbers. Call 1
+	// comes before the stream, call 2 while the stream is open, and call 3 after its end.
 	answers := func(which ...int32) func(context.Context) error {
 		var calls atomic.Int32
 		return func(ctx context.Context) error {
@@ -321,7 +321,7 @@ func TestAcceptance(t *testing.T) {
 						case 'n':
 							return nil, nil
 						case '.':
-							synctest.Wait() // the second Version call is answered, or is stuck
+							synctest.Wait() // until the second Version call is answered or stuck
 							return nil, io.EOF
 						case 'w', 's':
 							select {
@@ -394,7 +394,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 			return ctx.Err()
 		}}
 		client.recv = func(context.Context) (*runtimeapi.ContainerEventResponse, error) {
-			synctest.Wait() // the Version call is stuck
+			synctest.Wait() // until the Version call is stuck
 			return nil, status.Error(codes.Unavailable, "reset")
 		}
 		r := newRuntime(client)

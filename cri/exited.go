@@ -32,7 +32,7 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 }
 
 // forgetExit forgets the exit of a container that is no longer listed as exited. Docker can start
-// the container again, and the next exit is another exit.
+// the container again, and its next exit must be asked about anew.
 func (h *held) forgetExit(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

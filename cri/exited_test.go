@@ -170,8 +170,8 @@ func TestSecondExitOfAContainer(t *testing.T) {
 }
 
 // If two inspections run concurrently, the held status is from the inspection that asked late
-// enough. If both asked late enough, it is from the inspection that began last. The order of the
-// answers does not matter.
+// enough. If both asked late enough, the status is from the inspection that began last. The order
+// of the answers does not matter.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -253,8 +253,8 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	}
 }
 
-// While full lists fail, containers are created, inspected and removed. The Runtime then holds
-// nothing of containers that no full list has shown.
+// While full lists fail, containers are created, inspected and removed. The Runtime keeps no data
+// of containers that no full list has shown.
 func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	client := &stub{batch: 1}
 	client.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {

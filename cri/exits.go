@@ -27,7 +27,7 @@ var (
 	errNoConnection = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 )
 
-// witness is a source of exits. witnessNames contains its value of the label witness.
+// witness is a source of exits. witnessNames contains its name, which is its metric label witness.
 type witness int
 
 const (
@@ -93,8 +93,8 @@ type exitWatch struct {
 // reported twice, which does no harm.
 const maxReported = 10_000
 
-// run watches the runtime's own witness. If that fails, it tries again as long as there are
-// bundles.
+// run watches containerd's stream or CRI-O's exit files. If that fails, run tries again as long as
+// the bundles of containerd's shims exist.
 func (w *exitWatch) run(ctx context.Context) error {
 	asking, cancel := context.WithCancel(ctx)
 	var joined sync.WaitGroup
@@ -123,7 +123,7 @@ func (w *exitWatch) run(ctx context.Context) error {
 	}
 }
 
-// connect calls connected at its first call, and then makes the waiting reports.
+// connect calls connected once, and then makes the waiting reports. Later calls do nothing.
 func (w *exitWatch) connect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +159,7 @@ func (w *exitWatch) report(by witness, e pleg.ContainerExit) {
 
 // watchOwnExits watches the runtime's own witness: containerd's stream or CRI-O's exit files.
 func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report func(witness, pleg.ContainerExit)) error {
-	// The runtime may have been replaced since the last connection.
+	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, exitStream)
 	by, watch := taskEvents, r.watchTaskExits
 	switch {
@@ -196,7 +196,7 @@ type exitWatches struct {
 
 	mu        sync.Mutex
 	watches   map[*shimWatch]bool     // guarded by mu, as all fields below
-	states    [witnesses]witnessState // of every witness except the shims
+	states    [witnesses]witnessState // the states of all witnesses except the shims
 	list      time.Time               // when the running full list began; zero if none runs
 	succeeded time.Time               // when the last successful full list began
 	slow      *time.Timer             // fires when a full list is slow; nil before the first list
@@ -206,7 +206,7 @@ type exitWatches struct {
 type witnessState struct {
 	active bool
 	why    error
-	asked  int // how many containers the shims are asked for
+	asked  int // number of containers that the shims are asked about
 }
 
 func (e *exitWatches) note(by witness, active bool, why error) {

@@ -122,8 +122,8 @@ func TestWatchContainerExits(t *testing.T) {
 	}
 }
 
-// If exit events are off, or the runtime does not offer them, the error wraps ErrEventsUnsupported,
-// after few calls.
+// If exit events are off, or the runtime does not offer them, WatchContainerExits makes few calls
+// and returns an error that wraps ErrEventsUnsupported.
 func TestExitEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// WatchContainerExits reports only those of containerd's events that are the exit of a container.
+// An event of containerd is reported only if it is the exit of a container with a known code.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)

@@ -8,7 +8,7 @@ func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	return func() { usualEndpoints = before }
 }
 
-// Held returns how many items, pods and statuses a Runtime holds.
+// Held returns how many items, pods and statuses a Runtime keeps in memory.
 func Held(r *Runtime) (items, pods, statuses int) {
 	r.held.mu.Lock()
 	defer r.held.mu.Unlock()

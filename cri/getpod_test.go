@@ -146,8 +146,8 @@ func TestGetPodIsCancelled(t *testing.T) {
 	})
 }
 
-// The two answers of GetPod are decoded in parallel. Each uses its own scratch memory, which items
-// that cross the end of a buffer need.
+// The two answers of GetPod are decoded in parallel. Items that cross the end of a buffer need
+// scratch memory, which the two decoders must not share.
 func TestListsOfAPodShareNoScratch(t *testing.T) {
 	plain := &stub{}
 	for i := range 50 {

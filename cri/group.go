@@ -26,16 +26,16 @@ func attempt(f func() error, done func(error)) {
 	}()
 	returned := f()
 	if returned != nil {
-		// Reading an error may panic, for example if it is a nil pointer in an interface. So it is
-		// read here first, where a panic is recovered.
+		// Calling a method of an error may panic, for example if it is a nil pointer in an
+		// interface. So the methods are called here first, where a panic is recovered.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
 		returned = cut(returned)
 	}
 	err = returned
 }
 
-// panicText returns the value of a panic as text. It handles a panic that printing the value
-// causes.
+// panicText returns the value of a panic as text. If printing the value panics too, it returns only
+// the value's type.
 func panicText(value any) (text string) {
 	defer func() {
 		if recover() != nil {

@@ -51,8 +51,8 @@ func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error)
 // item is a held container or sandbox. Its shown part does not change: if a container changes, it
 // gets a new item.
 type item struct {
-	// Only a pass uses these fields. For an unchanged item, it reads no others. They come first and
-	// together, because fetching them from memory is most of the cost of a pass.
+	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. They come
+	// first and together, because fetching them from memory is most of the cost of a pass.
 	seen  uint64 // the number of the last pass that listed the item
 	kind  kind
 	trace wire.Trace
@@ -76,7 +76,7 @@ type held struct {
 	// mu guards the fields below for inspections and pod lists that run during a pass. Except for
 	// started, only the pass writes the fields, so it reads them without the lock.
 	mu     sync.Mutex
-	number uint64 // of the last pass
+	number uint64 // the number of the last pass
 
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
@@ -86,8 +86,8 @@ type held struct {
 	runtimeName string
 
 	// started contains the sandboxes that cri-dockerd has started. The value is 0 once a full list
-	// has shown the sandbox. Until then, it is the number of the next pass, which shows the sandbox
-	// if it still exists. The map is nil except in Runtime.held. Guarded by mu.
+	// has shown the sandbox. Until then, it is the number of the next pass: if that pass does not
+	// list the sandbox, the sandbox is gone. The map is nil except in Runtime.held. Guarded by mu.
 	started map[string]uint64
 
 	tally   badTally          // counts the bad data of the held items
@@ -103,7 +103,7 @@ func newHeld() *held {
 	return h
 }
 
-// podOf returns the UID of the pod that a listed container or sandbox belongs to; empty if none.
+// podOf returns the UID of the pod that a listed container or sandbox belongs to, or "".
 func (h *held) podOf(id string) types.UID {
 	h.mu.Lock()
 	defer h.mu.Unlock()

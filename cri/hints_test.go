@@ -39,7 +39,7 @@ func TestHintsOfContainerd1(t *testing.T) {
 			getPods(t, r)
 			must(t, s.StartContainer(id))
 			next("the start", id, "uid")
-			must(t, s.ExitContainer(id, 1, "")) // WatchContainerExits reports the exit
+			must(t, s.ExitContainer(id, 1, "")) // reported by WatchContainerExits, not here
 			must(t, s.RemoveContainer(id))
 			next("the removal", id, "uid")
 			must(t, s.RemovePodSandbox(sandbox))

@@ -21,7 +21,7 @@ var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string
-	// SandboxID is the sandbox that the container is in. For a sandbox, it equals ID.
+	// SandboxID is the ID of the sandbox that the container is in. For a sandbox, it equals ID.
 	SandboxID string
 	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
 	// is running. A sandbox of CRI-O runs a process only if its pod has a PID namespace of its own,
@@ -133,7 +133,7 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 		SandboxID   string          `json:"sandboxID"`
 		RuntimeSpec json.RawMessage `json:"runtimeSpec"`
 
-		// containerd
+		// Fields of containerd only.
 		SnapshotKey string `json:"snapshotKey"`
 		Snapshotter string `json:"snapshotter"`
 		Config      struct {
@@ -144,7 +144,7 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 			} `json:"linux"`
 		} `json:"config"`
 
-		// CRI-O
+		// Fields of CRI-O only.
 		Privileged bool `json:"privileged"`
 	}
 	var spec struct {

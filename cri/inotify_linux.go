@@ -10,7 +10,7 @@ import (
 // fileEvent is an event of inotify.
 type fileEvent struct {
 	watch int32  // the watch descriptor
-	mask  uint32 // the kinds of event
+	mask  uint32 // the kind of event, as IN_ flags
 	name  string // the name of the file in the watched folder; empty for the folder itself
 }
 

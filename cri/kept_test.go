@@ -202,7 +202,7 @@ func TestWithPodsByMetadata(t *testing.T) {
 			want("then with it", "m1 shop/web 1 1", "m2 shop/db 1 1")
 			node.containers[1].State = runtimeapi.ContainerState_CONTAINER_EXITED
 			want("a container that changes", "m1 shop/web 1 1", "m2 shop/db 1 1")
-			// More containers than may be held without a pod.
+			// The node now runs more containers than may be held without a pod.
 			for i := range 200 {
 				node.containers = append(node.containers, bare(fmt.Sprint("more", i), "s2"))
 			}

@@ -92,9 +92,9 @@ func TestLabelsAreRefreshed(t *testing.T) {
 	}
 }
 
-// An item with a million labels is listed. The next list recognises it, whatever their order, in
-// linear time: searching all labels for each label would take a quarter of an hour. If one label
-// changes, the next list contains the change.
+// An item with a million labels is listed. Whatever the order of the labels, the next list
+// recognises the item in linear time. (Searching all labels for each label would take a quarter of
+// an hour.) If one label changes, the next list contains the change.
 func TestMillionLabels(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("makes a million labels, in one goroutine")

@@ -62,8 +62,8 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 // *pleg.Pod. If no pod changed, it returns the same slice. Full lists run one at a time: a second
 // call waits for the first, or for the end of its context.
 //
-// cri-dockerd lists a sandbox as not ready until it has started it. GetPods and GetPod return such a
-// sandbox as unknown until they have seen it ready or with a container.
+// cri-dockerd lists a sandbox as not ready until it has started the sandbox. GetPods and GetPod
+// return the state of such a sandbox as unknown until they have seen it ready or with a container.
 //
 // GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -153,8 +153,9 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 }
 
 // listPod lists one pod. Its two calls run in parallel, because a reader or the pod's events wait
-// for them. If one call fails, the other is cancelled. The runtime may answer them in either order:
-// both begin after the stamp of the listing, which promises nothing about later changes.
+// for them. If one call fails, the other is cancelled. The runtime may answer the calls in either
+// order, because both begin after the time of the listing. The listing promises nothing about later
+// changes.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serve runs a CRI server with encoded lists until stdin ends.
+// serve runs a CRI server with Config.EncodedLists until stdin ends.
 func serve(node string) {
 	var containers, labels int
 	_, err := fmt.Sscan(node, &containers, &labels)

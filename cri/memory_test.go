@@ -63,7 +63,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the list has more than 100000 items") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if bytes > 800*mib { // in total; only a little of it at once
+		if bytes > 800*mib { // in total, not at once
 			t.Errorf("%s: %d MiB allocated", name, bytes/mib)
 		}
 		if items, pods, _ := cri.Held(r); items+pods != 0 {
@@ -112,7 +112,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// endless streams messages without end. Each contains the same container per times.
+// endless streams messages without end. Each message contains one container, repeated per times.
 type endless struct {
 	stub
 	of  *runtimeapi.Container

@@ -51,7 +51,7 @@ func newMetrics(o *options) *metrics {
 			Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 			// 5 ms to 12 minutes.
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
-			// Native buckets too, as in package pleg.
+			// Native histogram buckets too, as in package pleg.
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}, byOperation),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -17,10 +17,10 @@ type options struct {
 	plainLists        bool
 	sharedEventStream bool
 	noExitEvents      bool
-	exitsDir          string // of CRI-O; if empty, exit files are not read
-	exitsDirGiven     bool   // true if WithExitsDir named it
-	stateDir          string // of containerd
-	stateDirGiven     bool   // true if WithStateDir named it
+	exitsDir          string // CRI-O's directory of exit files; if empty, they are not read
+	exitsDirGiven     bool   // true if WithExitsDir was used
+	stateDir          string // containerd's state directory
+	stateDirGiven     bool   // true if WithStateDir was used
 	noKubeletMetrics  bool
 	byMetadata        bool
 	hostRoot          string
@@ -99,8 +99,9 @@ func WithStateDir(dir string) Option {
 // "/host". Connect and Dial then look for the default sockets below it:
 // run/containerd/containerd.sock, run/crio/crio.sock, run/cri-dockerd.sock and
 // run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too. If
-// containerd's socket is a link, its target is first looked for below this directory. So are the
-// sockets of containerd's shims. The option does not change an endpoint that you name.
+// containerd's socket is a link, its target is first looked for below this directory. The sockets
+// of containerd's shims are looked for in the same way. The option does not change an endpoint that
+// you name.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }
 }

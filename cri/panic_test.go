@@ -24,7 +24,7 @@ var misbehaviour = map[string]func() error{
 	"panic with a bad value": func() error { panic(unprintable{}) },
 }
 
-// statusError is an error whose methods panic if the pointer is nil.
+// statusError is an error. Its methods panic if the pointer is nil.
 type statusError struct{ status *status.Status }
 
 func (e *statusError) Error() string              { return e.status.Message() }

@@ -139,8 +139,8 @@ func (p *pass) read(k kind, message []byte) error {
 	return nil
 }
 
-// orphan reports whether a held item belongs to no pod, but a sandbox of this list may give it a
-// pod.
+// orphan reports whether a held item belongs to no pod, so that a sandbox in this list may
+// determine its pod.
 func (p *pass) orphan(it *item) bool { return p.by.opts.byMetadata && it.podUID == "" }
 
 // adopt assigns a container without the kubelet's label to its sandbox's pod. The sandboxes were
@@ -261,7 +261,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			before := h.items[k][it.container.ID.ID]
 			touch(h.removeLocked(before))
 			if it.container.State == pleg.ContainerStateExited {
-				it.exit = before.exit // otherwise the container runs again
+				it.exit = before.exit // the container has not been started again
 			}
 			touch(h.insertLocked(it))
 		}

@@ -212,7 +212,7 @@ func unknownFields(r *rand.Rand) []byte {
 	return b
 }
 
-// Encodings that are valid, but that no encoder produces, are listed as a new Runtime lists them.
+// Encoders never produce these valid encodings. The Runtime must list them like decoded messages.
 func TestOddEncodings(t *testing.T) {
 	entry, item := mapEntry, listItem
 	whole, err := crimessage.Marshal(container("c", "uid"))
@@ -241,17 +241,17 @@ func TestOddEncodings(t *testing.T) {
 		item(whole),                                                    // the first item again
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // fields not in order
 		item(id("c"), uid("a"), uid("b")),                                             // a label twice
-		item(id("c"), uid("b"), uid("a")),                                             // its two values exchanged
+		item(id("c"), uid("b"), uid("a")),                                             // the label's two values exchanged
 		item(id("c"), uid("a")),                                                       // the label once
 		item(id("c"), uid("a"), uid("a")),                                             // the label twice with one value
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // one more label
-		item(id("c"), uid("a")),                                                       // without that label
+		item(id("c"), uid("a")),                                                       // the pod's name removed
 		item(id("c"), entry(8, "app", "x")),                                           // only a label that is not read
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // a label with an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // one more annotation
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // the annotation twice
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // its two values exchanged
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one entry is now a label
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // the annotation's two values exchanged
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one annotation is now a label
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // the values of both entries exchanged
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
 		slices.Concat(unknownGroup(), item(whole), unknownGroup(), item(id("d"), uid("a"))),

@@ -38,8 +38,8 @@ var otherCalls = []string{
 	"containerd.task.v3.Task/State", "containerd.task.v3.Task/Wait",
 }
 
-// The library's code contains no other method of the runtimes' services, and no generated client
-// for these services. Only two files of this package make calls.
+// The library's code contains only the methods in calls and otherCalls, and no generated client for
+// the runtimes' services. Only two files of this package make calls.
 func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	forbidden := map[string]bool{"NewRuntimeServiceClient": true, "NewImageServiceClient": true}
 	callers := map[string]bool{"Invoke": true, "NewStream": true, "NewClientStream": true}
@@ -54,8 +54,8 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 		reflect.TypeFor[runtimeapi.RuntimeServiceClient](), reflect.TypeFor[runtimeapi.ImageServiceClient](),
 	} {
 		for i := range client.NumMethod() {
-			// Status asks for the runtime's conditions, so it only reads. Many types in Go also use
-			// its name for a method or a field.
+			// Status asks for the runtime's conditions, so it only reads. It is not forbidden,
+			// because many Go types use its name for a method or a field.
 			if name := client.Method(i).Name; !slices.Contains(calls, name) && name != "Status" {
 				forbidden[name] = true
 			}
@@ -64,7 +64,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	if !forbidden["StopContainer"] || !forbidden["ExecSync"] || !forbidden["PullImage"] {
 		t.Fatalf("these are not the methods of CRI: %v", forbidden)
 	}
-	// The fake runtimes are for tests, and the examples are programs of their own.
+	// These folders are not checked. They contain fake runtimes for tests, and example programs.
 	others := map[string]bool{
 		"plegtest": true, "examples": true, "internal/test/scenario": true, "internal/timetable": true,
 	}
@@ -147,7 +147,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	}
 	for range 2 {
 		sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
-		await(pleg.ContainerStarted) // of the sandbox
+		await(pleg.ContainerStarted) // the sandbox has started
 		id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"})
 		if err != nil {
 			t.Fatal(err)

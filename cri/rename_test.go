@@ -88,7 +88,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			}
 			inspected(second[1], "renamed", 0)
 
-			// Later lists decode nothing again.
+			// Later lists do not decode unchanged items again.
 			decoded := metric(t, r, "pleg_cri_listed_items_total", "decoded")
 			if third := getPods(t, r); &third[0] != &second[0] {
 				t.Error("an idle list made a new listing")

@@ -22,8 +22,8 @@ const maxReceivedBytes = 64 << 20
 const criVersion = "v1"
 
 // Runtime is a CRI v1 runtime as a pleg.Runtime. It is also a pleg.PodGetter, a pleg.EventSource, a
-// pleg.ExitSource, a pleg.CallReporter and a pleg.Describer. It is a prometheus.Collector too,
-// which the generator registers on its own registerer.
+// pleg.ExitSource, a pleg.CallReporter, a pleg.Describer and a prometheus.Collector. The generator
+// registers the collector on the generator's own registerer.
 //
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
@@ -133,9 +133,9 @@ func (r *Runtime) endpoint() string {
 	return ""
 }
 
-// DescribeRuntime returns the runtime's name, version and endpoint, and how the last full
-// list was completed, such as "containerd 2.4.2 at
-// unix:///run/containerd/containerd.sock, streaming lists".
+// DescribeRuntime returns the runtime's name, version and endpoint, and how the last full list was
+// completed, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock, streaming lists".
+// It also names the witnesses of exits.
 func (r *Runtime) DescribeRuntime() string {
 	var b strings.Builder
 	if v := r.version.Load(); v != nil {

@@ -81,7 +81,7 @@ func (r *Runtime) askUnlisted(ctx context.Context) {
 }
 
 // unlisted returns the container of a bundle. Its names come from the annotations that containerd's
-// CRI adds to the OCI specification. is is false for a sandbox.
+// CRI adds to the OCI specification. The second result is false for a sandbox.
 func unlisted(dir, id string) (of target, is bool) {
 	content, _, err := readSmallFile(filepath.Join(dir, id, "config.json"), maxConfig)
 	var spec struct{ Annotations map[string]string }

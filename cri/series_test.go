@@ -26,9 +26,9 @@ import (
 )
 
 // seriesOf returns the metric series of a generator on a node with the given number of pods, as a
-// scrape contains them: one for each bucket. All names and labels differ between two numbers of
-// pods. Every container dies for its own reason. One of three is restarted. One pod of ten cannot
-// be inspected the first time, and another of ten is removed.
+// scrape contains them: one for each bucket. Nodes of different sizes share no names and labels.
+// Every container dies for its own reason. One of three is restarted. One pod of ten cannot be
+// inspected the first time, and another of ten is removed.
 func seriesOf(t *testing.T, pods int) (series []string) {
 	t.Helper()
 	s, err := criserver.Start()

@@ -58,9 +58,10 @@ const (
 	maxExitCode = 255
 )
 
-// shimHold is how long after the nth outage a full list must begin, so that its success ends the
-// calls. An exit's event may come before the stream is back, and the answer to Wait a little later.
-// The time doubles, so that shims do not keep many goroutines on a node that is often slow.
+// shimHold is the delay after the nth outage before a full list must begin to end the calls to the
+// shims. It is needed because an exit's event may come before the stream is back, and the answer to
+// Wait a little later. The delay doubles, so that shims do not keep many goroutines on a node that
+// is often slow.
 var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
@@ -79,11 +80,11 @@ type shimWatch struct {
 	connect func()                            // called when the shims are asked
 	report  func(witness, pleg.ContainerExit) // called from several goroutines
 
-	wake    chan struct{}  // contains a token if step is to be called
+	wake    chan struct{}  // contains a token if step should be called
 	readers sync.WaitGroup // the goroutines that read answers
 
-	// Owned by run.
-	away    time.Time // when containerd was last away
+	// Only run uses these fields.
+	away    time.Time // when containerd was last away, or was first seen back
 	wasAway bool      // true if containerd was away in the last step
 	held    int       // how often the calls to the shims have ended
 
@@ -108,7 +109,7 @@ const (
 type shim struct {
 	address string
 	conn    *ttrpcConn       // nil if there is no connection
-	since   time.Time        // when it was connected
+	since   time.Time        // when the connection was opened
 	heard   bool             // true once the shim has answered on this connection
 	silent  bool             // true if the shim has not answered within awayAfter
 	calls   map[uint32]*task // the calls in flight by number: the task of a Wait, or nil for a State
@@ -374,7 +375,7 @@ func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 		t.shim = nil
 		if err == nil {
 			exit, err = decodeWait(t.id, answer.payload)
-			t.ended = true // if the answer is bad, it is not asked for again
+			t.ended = true // even a bad answer is not asked for again
 		}
 		if status.Code(err) == codes.NotFound { // containerd has deleted the container, or is creating it
 			err = nil
@@ -426,8 +427,8 @@ func (s *shimWatch) hangUp() {
 	s.asking = false
 }
 
-// state returns whether the shims can be asked, and why not. If not all containers can be asked
-// for, it returns the reason and their number.
+// state returns whether the shims can be asked, and why not. If some containers cannot be asked
+// about, it returns their number and one reason.
 func (s *shimWatch) state() witnessState {
 	if dir, why := s.runtime.bundles(); dir == "" {
 		return witnessState{why: why}

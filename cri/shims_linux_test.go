@@ -147,7 +147,7 @@ func bundleOf(t *testing.T, state, id, file, content string) {
 func TestLayoutsOfContainerdsState(t *testing.T) {
 	for _, test := range []struct {
 		name          string
-		socket, state string // on the node
+		socket, state string // paths on the node
 		link          [2]string
 		endpoint      string
 		host          string // where the agent has mounted the node's root
@@ -290,7 +290,8 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
-// A failure of one shim affects its pod only. It is counted, and DescribeRuntime contains it.
+// A failure of one shim affects its pod only. The failure is counted, and DescribeRuntime reports
+// it.
 func TestBadShims(t *testing.T) {
 	once := func(first func(uint32) []byte) func(string, string, uint32) []byte {
 		return func(method, _ string, call uint32) []byte {
@@ -432,7 +433,7 @@ func TestScarceShims(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = 250 // the fake shims use more than half
+	few.Cur = 250 // the fake shims use more than half of these
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	w := watchExits(t, r)
 	waitFor(t, func() bool { return len(w.exits) >= 20 })

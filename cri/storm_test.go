@@ -159,10 +159,10 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	return ""
 }
 
-// Rule 16: 1000 containers start and die at a high rate, on containerd 2. An operation of
-// containerd 2 waits for a reader of events if that reader's buffer of 100 events is full. No
-// operation waits for the generator. In the end, the events agree with a new list, although a
-// subscriber stalls, readers of the cache block, and the runtime's lists are stuck.
+// Rule 16: 1000 containers start and die at a high rate, on containerd 2. If a reader's buffer of
+// 100 events is full, an operation of containerd 2 waits for the reader. No operation waits for the
+// generator. In the end, the events agree with a new list, although a subscriber stalls, readers of
+// the cache block, and the runtime's lists are stuck.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {

@@ -104,7 +104,7 @@ func TestUnimplementedForGood(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
 	n.stops(errUnimplemented)
-	var tries []int // the numbers of the lists that tried streaming
+	var tries []int // the indexes of the lists that tried streaming
 	for i := range 3600 {
 		n.clock.SetTime(n.clock.Now().Add(time.Second))
 		switch got, err := n.lists(); {
@@ -191,8 +191,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.expect(name, streamed)
 		}
 	}
-	// A refusal no longer counts either if plain lists worked for a while and then became too
-	// large.
+	// The refusal also stops counting if plain lists worked for a while and then became too large.
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
 	n.expect("first", fellBack)

@@ -43,7 +43,7 @@ const (
 	exitNamespace = "k8s.io"
 )
 
-// The topics of the subscription for exits and of the subscription for hints.
+// The topics of the subscription for exits (exitTopics) and of that for container events.
 var (
 	exitTopics = []string{exitTopic}
 	hintTopics = []string{createTopic, startTopic, deleteTopic}
@@ -66,8 +66,8 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 const maxPodQuestions = 8
 
 // watchTaskHints reads containerd's stream of creations, starts and removals. A hint without a pod
-// leads to a full list. While full lists fail and a container without a known pod starts, its
-// status is asked for the pod.
+// leads to a full list. If full lists fail, and a container without a known pod starts,
+// watchTaskHints asks for the container's status to find the pod.
 func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -185,8 +185,8 @@ type taskEvent struct {
 	topic string    // empty if the event names no container
 	at    time.Time // when the event was sent
 	exit  pleg.ContainerExit
-	pid   int    // of the process that has ended; 0 if the event contains none
-	told  bool   // true if the container has exited, not a command in it
+	pid   int    // the PID of the ended process; 0 if the event contains none
+	told  bool   // true if the container has exited, and not a command in it
 	found badSet // the kinds of bad data in the event
 }
 
@@ -212,7 +212,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		return taskEvent{}, malformed(wire.ErrTruncated)
 	}
 	if namespace != exitNamespace || !slices.Contains(exitTopics, topic) && !slices.Contains(hintTopics, topic) {
-		return taskEvent{}, nil // containerd did not filter as asked
+		return taskEvent{}, nil // containerd has not applied the filters
 	}
 	var task []byte
 	var id, process []byte

@@ -31,11 +31,11 @@ const (
 	ttrpcRequest     = 1
 	ttrpcResponse    = 2
 
-	// maxTTRPCBytes is the length of the longest answer that is accepted. An answer to Wait takes
-	// some 20 bytes; an error contains a text.
+	// maxTTRPCBytes is the size limit of an answer. An answer to Wait takes some 20 bytes; an error
+	// contains a text.
 	maxTTRPCBytes = 64 << 10
-	// ttrpcWriteTimeout bounds a write. The kernel accepts a call at once, unless thousands are
-	// unread.
+	// ttrpcWriteTimeout bounds a write. The kernel accepts a call at once, unless thousands of
+	// calls are unread.
 	ttrpcWriteTimeout = time.Second
 )
 

@@ -9,12 +9,12 @@ import (
 // cri-dockerd lists a sandbox as not ready between its creation and its start. Such a sandbox has
 // not died. Its state is reported as unknown until a list shows it ready or with a container.
 
-// dockerName is the name of the runtime in cri-dockerd's Version.
+// dockerName is the runtime's name in cri-dockerd's answer to Version.
 const dockerName = "docker"
 
 // showUnstartedLocked records which sandboxes of a listed pod have been started, and sets the state
-// of the others to unknown. pass is 0 for a full list, or the number of the next pass for a pod
-// list.
+// of the other sandboxes to unknown. pass is 0 for a full list. For a pod list, it is the number of
+// the next pass.
 func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 	for i, s := range pod.Sandboxes {
 		if s.ID.Type != dockerName {
@@ -39,8 +39,8 @@ func hasContainers(pod *pleg.Pod, sandbox string) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == sandbox })
 }
 
-// pruneStartedLocked forgets the sandboxes that are gone. It calls touch with the pod of each
-// listed sandbox that until now only pod lists have shown as started.
+// pruneStartedLocked forgets the sandboxes that are gone. If only pod lists have shown a sandbox as
+// started until now, it calls touch with the sandbox's pod.
 func (h *held) pruneStartedLocked(pass uint64, touch func(*heldPod)) {
 	for id, first := range h.started {
 		switch it := h.items[sandboxes][id]; {

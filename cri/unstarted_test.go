@@ -125,7 +125,7 @@ func TestStartedSandboxesAreForgotten(t *testing.T) {
 		t.Errorf("%d sandboxes are remembered, and 1 exists", got)
 	}
 
-	node.showSandbox("ready") // only between two full lists
+	node.showSandbox("ready") // exists only between two full lists
 	_, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
 	node.showSandbox("gone")

@@ -15,9 +15,8 @@ import (
 
 // Generated code rejects a whole message if one string is not UTF-8. containerd 1.7 and older do
 // not check the strings that they encode, and one bad string must not hide a node or a pod. So a
-// rejected message is decoded again with the bad bytes replaced. gogo's code, which cri-api uses
-// before 0.34, accepts such strings. In messages of gogo's code, the package looks for bad strings
-// after decoding.
+// rejected message is decoded again with the bad bytes replaced. Before 0.34, cri-api uses gogo's
+// code, which accepts such strings. The package then looks for bad strings after decoding.
 
 // unmarshal decodes a message. found contains badUTF8 if invalid bytes in strings were replaced.
 func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {

@@ -21,12 +21,12 @@ type Config struct {
 	// PlainLists makes the server answer Unimplemented to StreamPodSandboxes and
 	// StreamContainers, as older runtimes do.
 	PlainLists bool
-	// EncodedLists makes the server encode a list without a filter once per change. Until the next
-	// change, the server answers with the same bytes, in the same order. Its share of the time of a
-	// benchmark is then small.
+	// EncodedLists makes the server encode a list without a filter only once after each change.
+	// Until the next change, the server answers with the same bytes, in the same order. So the
+	// server takes only a small part of a benchmark's time.
 	EncodedLists bool
-	// EventBuffer is the number of events in the buffer of each reader or, if the model's readers
-	// share a buffer, in that buffer. The default is the model's number.
+	// EventBuffer is the number of events that a reader's buffer can hold. If all readers share a
+	// buffer, it is the number for that buffer. The default is the model's number.
 	EventBuffer int
 	// BareEvents makes the server send events without the statuses of the sandbox and its
 	// containers.
@@ -76,8 +76,9 @@ type Controls interface {
 	// container that exits at once.
 	ShuffleEvents(window int)
 
-	// SendTaskExit reports an exit that the caller made up: before it happens, twice, or for a
-	// container that does not exist. Only clients that have already subscribed receive it.
+	// SendTaskExit reports an exit that the caller made up. The exit may not have happened yet, may
+	// have been reported before, or may be of a container that does not exist. Only clients that
+	// have already subscribed receive it.
 	SendTaskExit(e TaskExit)
 	// TaskExitReaders returns how many clients have subscribed to exits and will receive each
 	// further exit. If a client has just opened the stream, it may not be counted yet.
