@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// rpc is a kind of call that this package makes. All of them only read.
+// rpc is a kind of call that this package makes. Each kind only reads.
 type rpc int
 
 const (

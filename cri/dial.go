@@ -163,8 +163,8 @@ func (d *dialer) pause(ctx context.Context) error {
 	}
 }
 
-// explain adds to the error of a call that the runtime has never answered, if there is no
-// connection. So a user who started the agent first learns that the agent is still waiting.
+// If the runtime has never answered a call and there is no connection, explain adds this fact to
+// err. So a user who started the agent first learns that the agent is still waiting.
 func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err

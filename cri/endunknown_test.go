@@ -120,8 +120,8 @@ func TestWitnessAfter255(t *testing.T) {
 	}
 }
 
-// After a restart, CRI-O may report as running a container that ended days ago. The cache still
-// contains the container as exited.
+// After a restart, CRI-O may report a dead container as running, even days after its end. The cache
+// still contains the container as exited.
 func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")

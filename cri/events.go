@@ -97,8 +97,8 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// answersAfter reports whether the runtime answers a new Version call on the same connection. A new
-// connection increases the number of dials, so dials must still be the number before. For a Runtime
+// answersAfter reports whether the runtime answers a new Version call on the same connection. Each
+// new connection increases the number of dials, so the number must still be dials. For a Runtime
 // that NewRuntime made, dials are not counted, and any answer counts.
 func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)

@@ -175,7 +175,7 @@ func TestSecondExitOfAContainer(t *testing.T) {
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		asked [2]time.Duration // when the two inspections ask, since the first status
+		asked [2]time.Duration // time from the first status until each inspection asks
 		held  bool
 	}{
 		{"the first too early", [2]time.Duration{9 * time.Second, 10 * time.Second}, true},

@@ -120,7 +120,7 @@ const (
 	noCode      = -1
 )
 
-// tellExitFile reports the exit to which a file belongs. If the file is already gone, it reports
+// tellExitFile reports the exit that a file records. If the file is already gone, it reports
 // nothing, because CRI-O shows the exit. For a file without a code, it reports a hint to list the
 // pod.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {

@@ -381,7 +381,7 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	must(t, os.MkdirAll(bundle, 0o700))
 	must(t, os.WriteFile(filepath.Join(bundle, "init.pid"), []byte("4711"), 0o600))
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: app, PID: 4713, ExitCode: 1})
-	for code, id := range []string{app, bare} { // the bundle of the second container is gone
+	for code, id := range []string{app, bare} { // the second container has no bundle
 		must(t, s.ExitContainer(id, code+2, ""))
 		if got := w.next(t); got.ContainerID != id || got.ExitCode != code+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)

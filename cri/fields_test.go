@@ -138,8 +138,8 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	}
 }
 
-// Every field of a listed item may change, whatever the API allows. GetPods and GetPod then return
-// the same as those of a new Runtime.
+// Every field of a listed item may change, even if the API forbids it. GetPods and GetPod then
+// return the same as those of a new Runtime.
 func TestEveryFieldMayChange(t *testing.T) {
 	before := &stub{
 		sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("s", 1, 10)},

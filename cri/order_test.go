@@ -209,7 +209,7 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 }
 
 // After the clock was set back, a container's creation time is earlier than its predecessor's. In
-// the list and in the cache, it is still the newest container of its name.
+// the list and in the cache, this container is still the newest of its name.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		back := func(attempt uint32, times ...*int64) {

@@ -27,7 +27,8 @@ const (
 	maxFound = 5
 )
 
-// pass reads one list, of sandboxes and of containers, and compares it with the held items.
+// pass reads the lists of sandboxes and of containers, and compares them with the last complete
+// list, whose items are held.
 type pass struct {
 	held   *held
 	number uint64

@@ -22,10 +22,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change it lists
-// the node with one Runtime for all lists and with a new Runtime, which decodes all items. The two
-// listings must be equal. A pod that did not change between two listings must be the same pointer.
-// Every field may change, even if the API forbids it.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change, it
+// lists the node twice: with the same Runtime each time, and with a new Runtime, which decodes all
+// items. The two listings must be equal. A pod that did not change between two listings must be the
+// same pointer. Every field may change, even if the API forbids it.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
@@ -212,7 +212,8 @@ func unknownFields(r *rand.Rand) []byte {
 	return b
 }
 
-// Encoders never produce these valid encodings. The Runtime must list them like decoded messages.
+// Encoders never produce these valid encodings. The Runtime must list them as it lists the decoded
+// items.
 func TestOddEncodings(t *testing.T) {
 	entry, item := mapEntry, listItem
 	whole, err := crimessage.Marshal(container("c", "uid"))

@@ -50,7 +50,7 @@ type Runtime struct {
 
 	// version is the runtime's last answer to Version; nil before the first answer.
 	version atomic.Pointer[runtimeVersion]
-	// listMode stores a listMode: how the last full list was completed.
+	// listMode is how the last full list was completed. Its value is a listMode.
 	listMode atomic.Int32
 	// listFailed is true if the last full list has failed.
 	listFailed atomic.Bool

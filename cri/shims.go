@@ -194,7 +194,7 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	case away:
 	case !asking:
 		return 0
-	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // hold+1m if no list succeeds
+	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without a successful list, a minute later
 		s.held++
 		s.hangUp()
 		return 0

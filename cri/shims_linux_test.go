@@ -244,9 +244,9 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// A shim is asked when containerd is down, and not before, even if the generator has relisted
-// before its start. Later, containerd's own status does not replace the exit that the shim
-// reported.
+// While containerd is up, the shim is not asked, even if the generator relisted before its start.
+// When containerd is down, the shim is asked. Later, containerd's own status does not replace the
+// exit that the shim reported.
 func TestShimsOverAnOutage(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")

@@ -191,8 +191,8 @@ func TestRule16Storm(t *testing.T) {
 			}
 			w.storm(20, 50)
 			// An operation waits while its event is put into a buffer that has room. That takes
-			// microseconds, or more on a busy machine. If the reader stalled while its lists are
-			// stuck, the operation would wait until the end of the storm.
+			// microseconds, or more on a busy machine. If the reader stalled while the runtime's
+			// lists are stuck, the operation would wait until the end of the storm.
 			if got := serverconfig.Of(w.server).EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
 			} else {
