@@ -43,14 +43,14 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/system.slice/cri-containerd-" + id + ".scope": id,
 		"0::/system.slice/crio-" + id + ".scope":           id,
 		"0::/system.slice/crio-conmon-" + id + ".scope":    "",
-		// A container of the reader's own pod, as a private cgroup namespace shows it.
+		// A container of the reader's own pod, in a private cgroup namespace.
 		"0::/../" + id:                                          id,
 		"0::/../crio-" + id + ".scope":                          id,
-		"0::/../../crio-" + id + ".scope/container":             id, // as crun creates it
+		"0::/../../crio-" + id + ".scope/container":             id, // from crun
 		"0::/../crio-conmon-" + id + ".scope":                   "",
 		"0::/../crio-" + id + ".scope/crio-" + other + ".scope": id,
-		// A container of another pod, as a private cgroup namespace shows it: in the same QoS
-		// class, in another class, and in the class that has no folder.
+		// Containers of other pods in a private cgroup namespace: in the same QoS class, in another
+		// class, and in the class without a folder.
 		"0::/../../pod5d4f/" + id:                                id,
 		"4:memory:/../../pod5d4f/" + id + " (deleted)\n":         id,
 		"0::/../../kubepods-pod5d4f.slice/crio-" + id + ".scope": id,
@@ -58,15 +58,14 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../../besteffort/pod5d4f/" + id:                     id,
 		"0::/../../../pod5d4f/" + id:                             id,
 		"0::/../../pod5d4f/" + id + "/kubepods/pod77/" + other:   id,
-		// The reader's own container, and processes in no pod, as a private cgroup namespace shows
-		// them.
+		// The reader's own container, and processes in no pod.
 		"0::/":           "",
 		"0::/init.scope": "",
 		"0::/../../../../system.slice/docker-" + id + ".scope": "",
 		"0::/../../../podman/" + id:                            "",
 		"0::/../../../../podruntime.slice/" + id:               "",
 		"0::/pod5d4f/" + id:                                    "",
-		// Paths that a user of the node can create.
+		// Paths that a user can create.
 		"/user.slice/user-7.slice/user@7.service/kubepods/pod5d4f/" + id:                   "",
 		"/user.slice/user-7.slice/user@7.service/app.slice/crio-" + id + ".scope":          "",
 		"0::/../../../../user.slice/user-7.slice/user@7.service/kubepods.slice/" + id:      "",
@@ -97,11 +96,11 @@ func TestPodUIDFromCgroup(t *testing.T) {
 		"/system.slice/kubelet.service":                                                             "",
 		"/user.slice/pod" + uid:                                                                     "",
 		"/kubepods/pod":                                                                             "",
-		// A path of the cgroupfs driver, but with underscores as systemd writes them.
+		// A path of the cgroupfs driver with systemd's underscores.
 		"/kubepods/pod" + strings.ReplaceAll(uid, "-", "_") + "/" + id: uid,
 		"/kubepods/pod" + uid + "/kata_" + id:                          uid,
 		"0::/k8s.io/" + id:                                             "",
-		// Paths as a private cgroup namespace shows them.
+		// Paths in a private cgroup namespace.
 		"0::/../../pod" + uid + "/" + id:                                            uid,
 		"0::/../../../burstable/pod" + uid + "/" + id + "\n":                        uid,
 		"0::/../../../pod" + static + "/" + id:                                      static,
@@ -110,7 +109,7 @@ func TestPodUIDFromCgroup(t *testing.T) {
 		"0::/../../pod" + uid + "/" + id + "/kubepods/pod" + static + "/" + id:      uid,
 		"0::/../" + id:                 "",
 		"0::/../crio-" + id + ".scope": "",
-		"0::/../crio-" + id + ".scope/kubepods/pod" + uid + "/" + id:            "", // a nested node in a container
+		"0::/../crio-" + id + ".scope/kubepods/pod" + uid + "/" + id:            "", // a node in a container
 		"0::/../../../podman/" + id:                                             "",
 		"0::/../../../../podruntime.slice":                                      "",
 		"0::/../../../../system.slice/pod" + uid:                                "",

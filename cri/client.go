@@ -35,7 +35,6 @@ func (c client) streamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodS
 	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, rpcStreamPodSandboxes, req, opts...)
 }
 
-// streamContainers streams a list of containers, with the types of plain lists.
 func (c client) streamContainers(ctx context.Context, req *runtimeapi.ListContainersRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListContainersResponse], error) {
 	return openStream[runtimeapi.ListContainersResponse](ctx, c, rpcStreamContainers, req, opts...)

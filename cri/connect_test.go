@@ -137,7 +137,6 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	}
 }
 
-// After the runtime was down, the connection is restored automatically.
 func TestReconnect(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	s.RunPod(criserver.PodConfig{})

@@ -116,7 +116,7 @@ func TestRPCs(t *testing.T) {
 
 			w := watch(t, r)
 			<-w.connected
-			for s.Calls("GetContainerEvents") == 0 { // if it is cancelled too soon, the call may never arrive
+			for s.Calls("GetContainerEvents") == 0 { // if cancelled too soon, the call may never arrive
 				runtime.Gosched()
 			}
 			w.cancel()
@@ -209,15 +209,14 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 		t.Error("the broken stream left traces")
 	}
 
-	defer s.Inject(criserver.Fault{Method: "ListContainers", Padding: 60 << 20})() // exceeds 64 MiB with the items
+	defer s.Inject(criserver.Fault{Method: "ListContainers", Padding: 60 << 20})() // more than 64 MiB with the items
 	_, err := connect(t, s, cri.WithPlainLists()).GetPods(t.Context(), true)
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "the limit is 64 MiB a message") {
 		t.Errorf("a plain list: %v", err)
 	}
 }
 
-// The first list decides between streaming and plain lists. Then DescribeRuntime reports the
-// choice.
+// The first list decides between streaming and plain lists, and DescribeRuntime reports which.
 func TestChoiceOfLists(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -281,12 +280,12 @@ func TestMetrics(t *testing.T) {
 	getPodStatus(t, r, pod)
 	must(t, s.RemoveContainer(app))
 	getPodStatus(t, r, pod)
-	want := map[string][2]float64{ // numbers of calls and errors
+	want := map[string][2]float64{ // calls, errors
 		"version":           {1, 0},
 		"list_podsandbox":   {1, 0},
 		"list_containers":   {1, 0},
 		"podsandbox_status": {2, 0},
-		"container_status":  {2, 1}, // NotFound counts as an error, as in the kubelet
+		"container_status":  {2, 1}, // NotFound is an error, as in the kubelet
 	}
 	for operation, n := range want {
 		if got := metric(t, r, "kubelet_runtime_operations_total", operation); got != n[0] {

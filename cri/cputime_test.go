@@ -6,7 +6,7 @@ import "testing"
 // operating system provides it.
 func measureCPU(b *testing.B, once func()) {
 	b.ReportAllocs()
-	once() // the first call connects
+	once() // connects
 	before, known := cpuTime(b)
 	for b.Loop() {
 		once()

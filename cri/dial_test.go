@@ -63,7 +63,7 @@ func listsPod(t *testing.T, r *cri.Runtime, name string) bool {
 	return err == nil && len(pods) == 1 && pods[0].Name == name
 }
 
-// awaited checks the error of a call that was made while no runtime was there.
+// awaited checks the error of a call without a runtime.
 func awaited(t *testing.T, err error, path string) {
 	t.Helper()
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "at unix://"+path+": ") {
@@ -71,8 +71,8 @@ func awaited(t *testing.T, err error, path string) {
 	}
 }
 
-// Without a runtime, a generator is unhealthy and names the socket that it waits for. Within 3 s of
-// the socket's appearance, its first list has succeeded, even after a long wait.
+// Without a runtime, a generator is unhealthy and names the missing socket. Its first list succeeds
+// within 3 s of the socket's appearance, even after a long wait.
 func TestDialSocketAppearsLater(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path)
@@ -113,7 +113,7 @@ func TestDialServerRestarts(t *testing.T) {
 	s := startServer(t, "web")
 	path := strings.TrimPrefix(s.Endpoint(), "unix://")
 	r := dialRuntime(t, s.Endpoint())
-	if !listsPod(t, r, "web") { // the list waits for the first attempt to connect
+	if !listsPod(t, r, "web") { // the list waits for the first attempt
 		t.Fatal("no list of a runtime that is there")
 	}
 	for range 2 {
@@ -125,8 +125,7 @@ func TestDialServerRestarts(t *testing.T) {
 	}
 }
 
-// A runtime that replaces whatever is at the path is found. So is a second runtime that replaces
-// the first.
+// Dial finds a runtime that replaces whatever is at the path, and then that runtime's successor.
 func TestDialSocketReplaced(t *testing.T) {
 	for name, occupy := range map[string]func(path string) error{
 		"a file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -164,8 +163,7 @@ func TestDialSocketReplaced(t *testing.T) {
 	}
 }
 
-// While no runtime is there, every call fails at once, even after many calls. No call stays in
-// flight.
+// Without a runtime, each of many calls fails at once, and none stays in flight.
 func TestDialNeverAppears(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, "unix:"+path)
@@ -243,7 +241,7 @@ func TestDialClose(t *testing.T) {
 	}
 }
 
-// Dial fails for an endpoint at which no runtime can ever be, and succeeds for any other endpoint.
+// Dial fails only for an endpoint at which no runtime can ever be.
 func TestDialRefuses(t *testing.T) {
 	longest := "/" + strings.Repeat("a", 106)
 	for _, test := range []struct{ endpoint, want string }{
@@ -359,8 +357,8 @@ func TestDialOptionWaitForReady(t *testing.T) {
 }
 
 // Without an endpoint, Dial tries the default sockets until a runtime answers. A socket without
-// CRI, such as that of Docker's containerd, is skipped. The socket of the first runtime that
-// answers stays the endpoint.
+// CRI, such as that of Docker's containerd, is skipped. The runtime's socket then stays the
+// endpoint.
 func TestDialSearches(t *testing.T) {
 	first, second := missingSocket(t), missingSocket(t)
 	defer cri.SetUsualEndpoints("unix://"+first, "unix://"+second)()
@@ -390,8 +388,7 @@ func TestDialSearches(t *testing.T) {
 	waitFor(t, func() bool { return listsPod(t, r, "web") })
 }
 
-// With WithHostRoot, the host's sockets and exit files are looked for below the directory where the
-// host is mounted.
+// With WithHostRoot, sockets and exit files are looked for below the directory of the host's root.
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()
@@ -426,8 +423,7 @@ func TestWithHostRoot(t *testing.T) {
 	}
 }
 
-// If a runtime ends each connection at once, the Runtime does not dial it hundreds of times a
-// second.
+// A runtime that ends each connection at once is not dialled hundreds of times a second.
 func TestDialBacksOff(t *testing.T) {
 	const settings, goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
 		"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
@@ -445,7 +441,7 @@ func TestDialBacksOff(t *testing.T) {
 			accepted.Add(1)
 			_, _ = io.WriteString(conn, settings+goAway)
 			served.Go(func() {
-				_, _ = io.Copy(io.Discard, conn) // until the client has read it and closes the connection
+				_, _ = io.Copy(io.Discard, conn) // until the client closes the connection
 				_ = conn.Close()
 			})
 		}

@@ -15,8 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// EndUnknown is true for each form in which a runtime reports an unknown end. It is false if a
-// program itself exits with 255.
+// EndUnknown is true for each form in which a runtime reports an unknown end.
 func TestEndUnknown(t *testing.T) {
 	for _, test := range []struct {
 		code       int32
@@ -24,12 +23,12 @@ func TestEndUnknown(t *testing.T) {
 		finishedAt int64
 		unknown    bool
 	}{
-		{255, "Unknown", 2, true},                       // as containerd reports an unknown end
-		{-1, "Error", 0, true},                          // as CRI-O reports an unknown end
-		{-1, "Error", time.Time{}.UnixNano(), true},     // as CRI-O reports it, with Go's zero time
-		{-1, "Error", 2, false},                         // a program on Windows that exits with -1
-		{255, "Error", 2, false},                        // a program that exits with 255
-		{255, "Error", 0, false},                        // a program whose exit the runtime is still handling
+		{255, "Unknown", 2, true},                       // from containerd
+		{-1, "Error", 0, true},                          // from CRI-O
+		{-1, "Error", time.Time{}.UnixNano(), true},     // from CRI-O, with Go's zero time
+		{-1, "Error", 2, false},                         // the code of a program on Windows
+		{255, "Error", 2, false},                        // the code of a program
+		{255, "Error", 0, false},                        // the runtime is still handling the exit
 		{1, "Unknown", 2, false},                        // the code is known
 		{0, "Completed", time.Time{}.UnixNano(), false}, // the code is known
 	} {
@@ -88,8 +87,8 @@ func TestEndUnknownToCRIO(t *testing.T) {
 	}
 }
 
-// CRI-O shows code 255 and reason Error until it has read conmon's exit file. If a witness then
-// reports another code, that code stays, whether or not a full list has shown the container before.
+// CRI-O shows code 255 and reason Error until it has read conmon's exit file. Another code that a
+// witness then reports stays, whether or not a full list has shown the container before.
 func TestWitnessAfter255(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"listed": 2 * time.Second, "not yet listed": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -120,8 +119,8 @@ func TestWitnessAfter255(t *testing.T) {
 	}
 }
 
-// After a restart, CRI-O may report a dead container as running, even days after its end. The cache
-// still contains the container as exited.
+// After a restart, CRI-O may report a container that is long dead as running. In the cache, it
+// stays exited.
 func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -154,8 +153,8 @@ func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	})
 }
 
-// A container exits, and another container of its pod cannot be inspected. The inspection fails,
-// but the cache contains the exit code of the first container.
+// If the inspection of a container's pod fails because of another container, the cache still
+// contains the container's exit code.
 func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})

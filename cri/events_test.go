@@ -139,7 +139,7 @@ func TestEventsUnsupported(t *testing.T) {
 }
 
 // A terminating CRI-O ends every stream without an error, even a stream that it has just accepted.
-// Whether or not another CRI-O follows at the socket, the error does not wrap ErrEventsUnsupported.
+// The error does not wrap ErrEventsUnsupported, even if another CRI-O follows at the socket.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)
@@ -159,8 +159,7 @@ func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 			s.serve(t)
 		}
 		s.take()
-		// Wait until the client knows that the connection accepts no more calls. Then end the
-		// stream.
+		// The stream ends when the client knows that the connection accepts no more calls.
 		waitFor(t, func() bool {
 			_, err := r.GetPods(t.Context(), true)
 			calls := s.take()
@@ -235,7 +234,6 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
-	// The call's object is the event stream.
 	if got := inFlight(r)[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
@@ -272,8 +270,7 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 	}, nil
 }
 
-// The scripts test when a stream counts as accepted, and when its end means that the runtime has no
-// stream.
+// Checks when a stream counts as accepted, and when its end means that the runtime has no stream.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
 	// answers returns a Version method that answers only the calls with the given numbers. Call 1
@@ -352,7 +349,7 @@ func TestAcceptance(t *testing.T) {
 // If a Version call is lost, before the stream or while it is open, a generator's stream still
 // connects within 15 s.
 func TestLostVersionCall(t *testing.T) {
-	for lost := int32(2); lost <= 3; lost++ { // the first Version call belongs to the list
+	for lost := int32(2); lost <= 3; lost++ { // the first belongs to the list
 		synctest.Test(t, func(t *testing.T) {
 			var versions atomic.Int32
 			client := &eventClient{version: func(ctx context.Context) error {

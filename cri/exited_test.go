@@ -48,8 +48,7 @@ func exitedStatus(id, reason string) *runtimeapi.ContainerStatus {
 }
 
 // A runtime may learn of an OOM kill after the exit (containerd#12372, containerd#12260: TaskOOM
-// arrives after TaskExit). A later inspection then returns the reason "OOMKilled", and so does the
-// held status.
+// arrives after TaskExit). Later inspections then return the reason "OOMKilled".
 func TestLateOOMKilled(t *testing.T) {
 	n := newExitNode()
 	start := time.Unix(1000, 0)
@@ -175,7 +174,7 @@ func TestSecondExitOfAContainer(t *testing.T) {
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		asked [2]time.Duration // time from the first status until each inspection asks
+		asked [2]time.Duration // when each inspection asks, after the first status
 		held  bool
 	}{
 		{"the first too early", [2]time.Duration{9 * time.Second, 10 * time.Second}, true},

@@ -20,8 +20,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// crioWithExits starts a CRI-O with a folder of exit files, and returns a Runtime that watches the
-// folder.
+// crioWithExits starts a CRI-O with a folder of exit files, which the Runtime watches.
 func crioWithExits(t *testing.T) (dir string, s *criserver.Server, r *cri.Runtime) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "exits")
@@ -63,8 +62,7 @@ func TestExitFiles(t *testing.T) {
 	if got := w.next(t); got.ContainerID != other || got.ExitCode != 137 {
 		t.Errorf("%+v", got)
 	}
-	// A file that is written in place, and not renamed, is read too. Its content may end in a
-	// newline.
+	// This file is written in place, not renamed, and ends in a newline.
 	writeExit(t, filepath.Join(dir, "in-place"), "255\n")
 	if got := w.next(t); got.ContainerID != "in-place" || got.ExitCode != 255 {
 		t.Errorf("%+v", got)
@@ -114,8 +112,8 @@ func TestBadExitFiles(t *testing.T) {
 	}
 }
 
-// The exit file of a container in a virtual machine contains no code. It is reported as a hint. It
-// is not reported as an exit, and not counted as bad data.
+// The exit file of a container in a virtual machine contains no code. It is reported as a hint, and
+// neither as an exit nor as bad data.
 func TestExitFileOfVirtualMachine(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	w := watchExits(t, r)
@@ -133,8 +131,8 @@ func TestExitFileOfVirtualMachine(t *testing.T) {
 	}
 }
 
-// If the folder is missing or removed, the watch ends. Its error does not wrap
-// ErrEventsUnsupported, because the folder may come back.
+// If the folder is missing or removed, the watch ends, but its error does not wrap
+// ErrEventsUnsupported.
 func TestExitFilesWithoutFolder(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	for name, vanish := range map[string]func() error{
@@ -154,7 +152,7 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 		}
 		must(t, os.Mkdir(dir, 0o700))
 	}
-	// The folder exists again, and a new watch works.
+	// The folder exists again.
 	w := watchExits(t, r)
 	<-w.connected
 	writeExit(t, filepath.Join(dir, "c"), "0")
@@ -163,8 +161,8 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 	}
 }
 
-// If more events come than the kernel's queue can hold, the watch ends with an error, so that lists
-// find the missed exits.
+// If the kernel's queue of events overflows, the watch ends with an error, so that lists find the
+// missed exits.
 func TestExitFilesOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -179,7 +177,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	<-connected
 	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	writeExit(t, from, "0")
-	for range held + 1000 { // the kernel merges equal events in a row
+	for range held + 1000 { // the kernel merges equal events
 		must(t, os.Rename(from, to))
 		from, to = to, from
 	}
@@ -192,7 +190,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the watch did not end")
 	}
-	// Half of the files are already gone when they are read. A missing file is not bad data.
+	// Half of the files are gone when they are read, which is not bad data.
 	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {
 		t.Errorf("%v bad exits", got)
 	}

@@ -97,7 +97,7 @@ func TestWatchContainerExits(t *testing.T) {
 	if want := (pleg.ContainerExit{ContainerID: app, ExitCode: 3, FinishedAt: shown.FinishedAt}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// A command ends in a container that is still running. Its exit is not reported.
+	// A command in a running container ends. Its exit is not reported.
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: proxy, ID: "probe", ExitCode: 1})
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "not a pod's", ExitCode: 9})
 	if got := w.next(t); got.ContainerID != "not a pod's" || got.ExitCode != 9 {
@@ -122,8 +122,8 @@ func TestWatchContainerExits(t *testing.T) {
 	}
 }
 
-// If exit events are off, or the runtime does not offer them, WatchContainerExits makes few calls
-// and returns an error that wraps ErrEventsUnsupported.
+// If exit events are off or not supported, WatchContainerExits makes few calls, and its error wraps
+// ErrEventsUnsupported.
 func TestExitEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Subscribe"); got != test.streams {
 				t.Errorf("%d streams were opened", got)
 			}
-			// The runtime may refuse the stream before the stream's Version call is made.
+			// The runtime may refuse the stream before its Version call is made.
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// An event of containerd is reported only if it is the exit of a container with a known code.
+// Of containerd's events, only exits of containers with a known code are reported.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)
@@ -295,7 +295,7 @@ func TestTaskExits(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event string
-		want  pleg.ContainerExit // the zero value if the event is not reported
+		want  pleg.ContainerExit // zero if not reported
 		bad   string
 	}{
 		{"exit", valid, exited, ""},
@@ -361,7 +361,7 @@ func TestTaskExits(t *testing.T) {
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
-			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // otherwise the old subscriber takes the next event
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // otherwise it takes the next event
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// The fields of a listed container are filled from the right fields of the answer.
+// Checks the source of each field of a listed container.
 func TestListedContainer(t *testing.T) {
 	c := container("c", "uid")
 	c.PodSandboxId = "s"
@@ -37,8 +37,8 @@ func TestListedContainer(t *testing.T) {
 	if diff := cmp.Diff(want, listed()); diff != "" {
 		t.Error(diff)
 	}
-	// Without the label, the name comes from the metadata. An older runtime without the field
-	// ImageId returns the image's ID as the reference.
+	// Without the label, the name comes from the metadata. An older runtime without ImageId returns
+	// the image's ID as the reference.
 	delete(c.Labels, "io.kubernetes.container.name")
 	c.ImageId = ""
 	want.Name, want.ImageID = "name-c", c.ImageRef
@@ -47,7 +47,7 @@ func TestListedContainer(t *testing.T) {
 	}
 }
 
-// The fields of a listed pod and its sandbox are filled from the right fields of the answer.
+// Checks the source of each field of a listed pod and its sandbox.
 func TestListedSandbox(t *testing.T) {
 	old, s := sandbox("s1", "uid"), sandbox("s2", "uid")
 	old.Labels["app"], old.RuntimeHandler = "old", "runc"
@@ -85,7 +85,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(s *sandbox, c *container)
-		bad    string // the kind of bad data that the change causes
+		bad    string // the kind of bad data that is counted
 	}{
 		{name: "attempt", change: func(s *sandbox, _ *container) { s.Metadata.Attempt = 0 }},
 		{name: "pod's name", change: func(s *sandbox, _ *container) { s.Metadata.Name = "other" }},
@@ -106,8 +106,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	} {
 		for _, chunk := range []int{0, 16} {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.name, chunk), func(t *testing.T) {
-				// The name comes from a label, so losing the container's metadata does not change
-				// the name.
+				// The name comes from a label, so it does not depend on the metadata.
 				s, c := sandboxOf("b", 1, 10), containerOf("c", 10)
 				c.Labels["io.kubernetes.container.name"] = "app"
 				s.Labels["app"], c.Labels["app"] = "web", "web"
@@ -180,8 +179,8 @@ func TestEveryFieldMayChange(t *testing.T) {
 	}
 }
 
-// eachChange calls f with copies of a message. In each copy, one field has another value. Fields of
-// nested messages are changed too.
+// eachChange calls f with copies of a message. In each copy, one field, which may be nested, has
+// another value.
 func eachChange[M crimessage.Message](m M, f func(what string, changed M)) {
 	var walk func(of protoreflect.Message, name string, in func(M) protoreflect.Message)
 	walk = func(of protoreflect.Message, name string, in func(M) protoreflect.Message) {

@@ -119,15 +119,14 @@ func TestInfoThatIsMissing(t *testing.T) {
 			}
 		}
 	}
-	// Fields that the info does not contain are empty.
+	// Missing fields are empty.
 	got, err := infoNode("{}").ContainerInfo(t.Context(), "c1")
 	if err != nil || got.PID != 0 || got.Spec != nil || string(got.Raw) != "{}" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// ContainerInfo and SandboxInfo can read the info of the test server's models of containerd and
-// CRI-O.
+// ContainerInfo and SandboxInfo can read the info of the test server.
 func TestInfoOfTheServer(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.CRIO} {
 		s, r := serverAndRuntime(t, criserver.WithModel(model))

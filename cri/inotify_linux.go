@@ -10,11 +10,11 @@ import (
 // fileEvent is an event of inotify.
 type fileEvent struct {
 	watch int32  // the watch descriptor
-	mask  uint32 // the kind of event, as IN_ flags
-	name  string // the name of the file in the watched folder; empty for the folder itself
+	mask  uint32 // what has happened, as IN_ flags
+	name  string // the file in the watched folder; empty for the folder itself
 }
 
-// eachFileEvent decodes the kernel's events and calls f with each event, until f fails.
+// eachFileEvent calls f with each of the kernel's events, until f fails.
 func eachFileEvent(events []byte, f func(fileEvent) error) error {
 	for len(events) >= unix.SizeofInotifyEvent {
 		e := fileEvent{

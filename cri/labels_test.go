@@ -19,8 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// GetPods returns the labels that the pod was created with. A pod shares its maps with its newest
-// sandbox; they are not copied.
+// GetPods returns the labels that the pod was created with. The maps are shared, not copied.
 func TestLabelsOfAPod(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	config := criserver.PodConfig{UID: "uid", Name: "web", Namespace: "shop", RuntimeHandler: "kata",
@@ -92,9 +91,9 @@ func TestLabelsAreRefreshed(t *testing.T) {
 	}
 }
 
-// An item with a million labels is listed. Whatever the order of the labels, the next list
-// recognises the item in linear time. (Searching all labels for each label would take a quarter of
-// an hour.) If one label changes, the next list contains the change.
+// Whatever the order of an item's million labels, the next list recognises the item in linear time.
+// (Searching all labels for each label would take a quarter of an hour.) If one label changes, the
+// next list contains the change.
 func TestMillionLabels(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("makes a million labels, in one goroutine")
@@ -159,8 +158,8 @@ func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	}
 }
 
-// Labels and annotations may contain secrets. No log, metric, report or error contains them. Logs
-// contain only the kubelet's labels with the pod's name.
+// Labels and annotations may contain secrets, so no log, metric, report or error contains them.
+// Logs contain only the kubelet's name of the pod.
 func TestLabelsAreNeverLogged(t *testing.T) {
 	const secret = "hunter2"
 	for _, chunk := range []int{0, 16} {

@@ -24,8 +24,8 @@ import (
 
 // TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change, it
 // lists the node twice: with the same Runtime each time, and with a new Runtime, which decodes all
-// items. The two listings must be equal. A pod that did not change between two listings must be the
-// same pointer. Every field may change, even if the API forbids it.
+// items. The listings must be equal. An unchanged pod must be the same pointer as before. Every
+// field may change, even if the API forbids it.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
@@ -212,8 +212,7 @@ func unknownFields(r *rand.Rand) []byte {
 	return b
 }
 
-// Encoders never produce these valid encodings. The Runtime must list them as it lists the decoded
-// items.
+// Valid encodings that no encoder produces are listed like any other encoding.
 func TestOddEncodings(t *testing.T) {
 	entry, item := mapEntry, listItem
 	whole, err := crimessage.Marshal(container("c", "uid"))
@@ -230,30 +229,30 @@ func TestOddEncodings(t *testing.T) {
 	}
 	uid := func(s string) []byte { return entry(8, "io.kubernetes.pod.uid", s) }
 
-	// One Runtime lists all these encodings one after another.
+	// One Runtime lists all these encodings.
 	r := &stub{chunk: 7}
 	delta := newRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last counts
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
-		item(whole, metadata("other")),                                 // metadata twice: its fields are combined
+		item(whole, metadata("other")),                                 // metadata twice: fields are combined
 		item(whole, id("d")),                                           // the ID twice: the last counts
 		item(whole),                                                    // the first item again
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // fields not in order
 		item(id("c"), uid("a"), uid("b")),                                             // a label twice
-		item(id("c"), uid("b"), uid("a")),                                             // the label's two values exchanged
+		item(id("c"), uid("b"), uid("a")),                                             // both values exchanged
 		item(id("c"), uid("a")),                                                       // the label once
-		item(id("c"), uid("a"), uid("a")),                                             // the label twice with one value
+		item(id("c"), uid("a"), uid("a")),                                             // twice with one value
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // one more label
 		item(id("c"), uid("a")),                                                       // the pod's name removed
 		item(id("c"), entry(8, "app", "x")),                                           // only a label that is not read
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // a label with an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // one more annotation
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // the annotation twice
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // the annotation's two values exchanged
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one annotation is now a label
-		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // the values of both entries exchanged
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // both values exchanged
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one entry as a label
+		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // both values exchanged
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
 		slices.Concat(unknownGroup(), item(whole), unknownGroup(), item(id("d"), uid("a"))),
 		{},

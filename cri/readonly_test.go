@@ -38,8 +38,8 @@ var otherCalls = []string{
 	"containerd.task.v3.Task/State", "containerd.task.v3.Task/Wait",
 }
 
-// The library's code contains only the methods in calls and otherCalls, and no generated client for
-// the runtimes' services. Only two files of this package make calls.
+// The library's code names only the methods in calls and otherCalls, and contains no generated
+// client. Only two files of this package make calls.
 func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	forbidden := map[string]bool{"NewRuntimeServiceClient": true, "NewImageServiceClient": true}
 	callers := map[string]bool{"Invoke": true, "NewStream": true, "NewClientStream": true}
@@ -54,8 +54,8 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 		reflect.TypeFor[runtimeapi.RuntimeServiceClient](), reflect.TypeFor[runtimeapi.ImageServiceClient](),
 	} {
 		for i := range client.NumMethod() {
-			// Status asks for the runtime's conditions, so it only reads. It is not forbidden,
-			// because many Go types use its name for a method or a field.
+			// Status asks for the runtime's conditions, so it only reads. Many Go types use its
+			// name for a method or a field.
 			if name := client.Method(i).Name; !slices.Contains(calls, name) && name != "Status" {
 				forbidden[name] = true
 			}
@@ -64,7 +64,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	if !forbidden["StopContainer"] || !forbidden["ExecSync"] || !forbidden["PullImage"] {
 		t.Fatalf("these are not the methods of CRI: %v", forbidden)
 	}
-	// These folders are not checked. They contain fake runtimes for tests, and example programs.
+	// These folders contain fake runtimes for tests, and example programs.
 	others := map[string]bool{
 		"plegtest": true, "examples": true, "internal/test/scenario": true, "internal/timetable": true,
 	}
@@ -123,8 +123,8 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 // a name, which code might complete.
 var methodName = regexp.MustCompile(`^/?(runtime|containerd)\.[\w.]+/\w*$`)
 
-// A generator makes only the calls in calls and otherCalls, even if pods start, die and are removed
-// and the runtime restarts.
+// A generator makes only these calls, even if pods start, die and are removed, and the runtime
+// restarts.
 func TestMakesOnlyReadingCalls(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),
@@ -147,7 +147,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	}
 	for range 2 {
 		sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
-		await(pleg.ContainerStarted) // the sandbox has started
+		await(pleg.ContainerStarted) // of the sandbox
 		id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: "app"})
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	}
 }
 
-// SECURITY.md lists the same calls as the variable calls.
+// SECURITY.md lists the calls in the variable calls.
 func TestSecurityListsTheCalls(t *testing.T) {
 	text, err := os.ReadFile("../SECURITY.md")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// searchPeriod is how long a full list may run before a search begins. It is also the time between
-// the Version calls of the search.
+// searchPeriod is how long a full list may run before a search begins, and the time between the
+// search's Version calls.
 const searchPeriod = 3 * time.Second
 
 // maxConfig is the size limit of a container's OCI specification, in bytes.
@@ -25,10 +25,10 @@ const maxConfig = 1 << 20
 // search finds out what a slow full list waits for: the runtime, or a container that blocks the
 // runtime's lists. It asks for the version every searchPeriod, so that CallsInFlight shows whether
 // the runtime answers. On containerd, it also asks for the status of each container that no full
-// list has shown. The container that blocks the lists does not answer, so its call stays in flight.
-// The generator asks about the containers that a list has shown.
+// list has shown; the generator asks about the other containers. The call for the container that
+// blocks the lists stays in flight.
 //
-// stop ends the search and waits until its goroutines have ended.
+// stop ends the search and waits for its end.
 func (r *Runtime) search(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -59,8 +59,8 @@ func (r *Runtime) search(ctx context.Context) (stop func()) {
 	}
 }
 
-// askUnlisted asks for the status of each container that has a bundle, but that no full list has
-// shown. It makes up to maxPodQuestions calls at once.
+// askUnlisted asks for the status of each container with a bundle that no full list has shown. It
+// makes up to maxPodQuestions calls at once.
 func (r *Runtime) askUnlisted(ctx context.Context) {
 	dir, _ := r.bundles()
 	if dir == "" {

@@ -15,9 +15,9 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// If an agent starts while one container blocks the lists, the agent names the container. It finds
-// the name in containerd's bundles. Without bundles, it reports only that some container blocks the
-// lists. If the runtime is frozen, no container is named.
+// If an agent starts while one container blocks the lists, it names the container if there are
+// bundles of containerd. Otherwise it reports an unknown container. If the runtime is frozen, no
+// container is named.
 func TestSearchForTheStuckContainer(t *testing.T) {
 	for _, withBundles := range []bool{true, false} {
 		t.Run(fmt.Sprintf("bundles=%v", withBundles), func(t *testing.T) {
@@ -74,7 +74,7 @@ func searchStuck(t *testing.T, withBundles bool) {
 	if withBundles {
 		sentence = "container shop/web-0/app (" + app[:13] + "…) has blocked the lists since "
 	}
-	for range 3 { // repeated past the deadline of the list
+	for range 3 { // past the list's deadline
 		wantAfter(time.Minute+20*time.Second, false, sentence)
 	}
 	s.Freeze()

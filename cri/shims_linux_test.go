@@ -25,7 +25,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// fakeShim is a shim whose answers the test chooses. Tests with real shims are in internal/e2e.
+// fakeShim is a shim whose answers the test chooses. internal/e2e tests real shims.
 type fakeShim struct {
 	socket string
 	// answer is called with the method and the container of a call, and returns the frames to send.
@@ -134,7 +134,7 @@ func refused(call uint32, code codes.Code) []byte {
 	return frame(2, call, field(1, message(field(1, int(code)), field(2, "no"))))
 }
 
-// bundleOf creates the bundle of a container, with a file that contains the address of its shim.
+// bundleOf creates the bundle of a container, with a file that names its shim.
 func bundleOf(t *testing.T, state, id, file, content string) {
 	t.Helper()
 	dir := filepath.Join(state, bundlesDir, id)
@@ -143,16 +143,16 @@ func bundleOf(t *testing.T, state, id, file, content string) {
 }
 
 // WatchContainerExits finds the bundles in each layout, even if the agent starts while containerd
-// is away. bootstrap.json takes precedence over the file "address".
+// is away. bootstrap.json takes precedence over address.
 func TestLayoutsOfContainerdsState(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		socket, state string // paths on the node
 		link          [2]string
 		endpoint      string
-		host          string // where the agent has mounted the node's root
+		host          string // the mount point of the node's root
 		opts          func(root string) []cri.Option
-		none          string // part of the reason why there is no shim
+		none          string // why there is no shim
 	}{
 		{name: "kubeadm", socket: "run/containerd/containerd.sock", state: "run/containerd"},
 		{name: "k3s", socket: "run/k3s/containerd/containerd.sock", state: "run/k3s/containerd"},
@@ -182,7 +182,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 				link := filepath.Join(root, test.link[1])
 				must(t, os.MkdirAll(filepath.Dir(link), 0o700))
 				if strings.HasSuffix(test.name, "directory") {
-					must(t, os.Rename(link, link+"-of-shims")) // the bundles still contain the old path of the shim
+					must(t, os.Rename(link, link+"-of-shims")) // the bundles still contain the old path
 					must(t, os.MkdirAll(filepath.Join(root, "run/k3s/containerd"), 0o700))
 					must(t, os.Rename(link+"-of-shims/s", filepath.Join(root, "run/k3s/containerd/s")))
 				}
@@ -226,8 +226,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 	}
 }
 
-// rooted returns the target of a link. If the kernel follows the link, the target is below the
-// root.
+// rooted returns a link's target, which is below the root if the kernel follows the link.
 func rooted(root, target string) string {
 	if strings.HasSuffix(target, "/containerd") {
 		return filepath.Join(root, target) // the kernel follows a link to a directory
@@ -244,9 +243,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// While containerd is up, the shim is not asked, even if the generator relisted before its start.
-// When containerd is down, the shim is asked. Later, containerd's own status does not replace the
-// exit that the shim reported.
+// A shim is asked only while containerd is down, even if the generator relisted before its start.
+// Later, containerd's own status does not replace the exit that the shim reported.
 func TestShimsOverAnOutage(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -290,8 +288,7 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
-// A failure of one shim affects its pod only. The failure is counted, and DescribeRuntime reports
-// it.
+// A failure of one shim affects its pod only, is counted, and is in DescribeRuntime.
 func TestBadShims(t *testing.T) {
 	once := func(first func(uint32) []byte) func(string, string, uint32) []byte {
 		return func(method, _ string, call uint32) []byte {
@@ -380,7 +377,7 @@ func TestBadShims(t *testing.T) {
 }
 
 // If a shim does not know a container, it is asked again, because containerd may be creating the
-// container. Once a shim has reported the exit, it is not asked again.
+// container. After it has reported the exit, it is not asked again.
 func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	state := shortDir(t)
 	asked := 0
@@ -409,8 +406,8 @@ func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	}
 }
 
-// If a shim's backlog is full, or if few free file descriptors are left, the exits in other pods
-// are still reported.
+// If a shim's backlog is full, or few file descriptors are free, the exits of other pods are still
+// reported.
 func TestScarceShims(t *testing.T) {
 	state := shortDir(t)
 	full := filepath.Join(state, "full")
@@ -433,7 +430,7 @@ func TestScarceShims(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = 250 // the fake shims use more than half of these
+	few.Cur = 250 // the fake shims use more than half
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	w := watchExits(t, r)
 	waitFor(t, func() bool { return len(w.exits) >= 20 })

@@ -21,8 +21,8 @@ func dockerNode() *stub {
 	return &stub{name: "docker", chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("o", "other")}}
 }
 
-// showSandbox makes the node list the sandbox "s" of the pod "uid" in one of four forms: "ready",
-// "down" (not ready), "used" (not ready, with a container) or "gone".
+// showSandbox makes the node list the sandbox "s" of the pod "uid" as "ready", "down" (not ready),
+// "used" (not ready, with a container) or "gone".
 func (s *stub) showSandbox(as string) {
 	s.sandboxes, s.containers = s.sandboxes[:1:1], nil
 	if as == "gone" {
@@ -45,7 +45,8 @@ func (s *stub) showSandbox(as string) {
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
 		name, runtime string
-		// steps contains for each list: the call, the form for showSandbox, and the expected state.
+		// steps contains for each list: the call, the argument of showSandbox, and the expected
+		// state.
 		steps []string
 	}{
 		{"full lists", "docker", []string{
@@ -135,8 +136,7 @@ func TestStartedSandboxesAreForgotten(t *testing.T) {
 	}
 }
 
-// A sandbox that has not been started causes no events. It is inspected only once, because its
-// status agrees with the list.
+// A sandbox that has not been started causes no events, and is inspected only once.
 func TestEventsOfUnstartedSandbox(t *testing.T) {
 	node := dockerNode()
 	asked := 0

@@ -1,6 +1,6 @@
-// Package compat is an agent that uses the library and client-go in one program. It runs a
-// generator on the node's runtime and an informer of the API server's pods. hack/compat.sh builds
-// it in several modules, and does not run it.
+// Package compat is an agent that uses the library and client-go in one program: a generator on the
+// node's runtime and an informer of the API server's pods. hack/compat.sh builds it in several
+// modules, but does not run it.
 package compat
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Run calls handle with each event until ctx ends. If the API server knows the pod of the event,
-// the second argument is that pod; otherwise it is nil.
+// Run calls handle with each event until ctx ends. The second argument is the API server's pod, or
+// nil if the API server does not know it.
 func Run(ctx context.Context, config *rest.Config, endpoint string,
 	handle func(*pleg.PodLifecycleEvent, *corev1.Pod)) error {
 	scheme := runtime.NewScheme()
@@ -53,7 +53,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		if err != nil {
 			return err
 		}
-		known, _ := pod.(*corev1.Pod) // nil if the API server does not know the pod, or not yet
+		known, _ := pod.(*corev1.Pod) // nil if it is not known there, or not yet
 		handle(e, known)
 	}
 	return context.Cause(ctx)
