@@ -69,7 +69,7 @@ func fromCgroup(path string) (uid types.UID, id string) {
 
 // podUIDOf returns the UID in an element of a path, or "" if the element is not a pod's.
 func podUIDOf(element string, inPods bool) types.UID {
-	name, _, _ := strings.Cut(element, ":") // slice:cri-containerd:id, if the kubelet and containerd use different drivers
+	name, _, _ := strings.Cut(element, ":") // for the form slice:cri-containerd:id
 	// With systemd: kubepods-burstable-pod1f2e_3a4b.slice. With cgroupfs: pod1f2e-3a4b.
 	if slice, systemd := strings.CutSuffix(name, ".slice"); systemd {
 		name = slice[strings.LastIndexByte(slice, '-')+1:]

@@ -107,7 +107,7 @@ func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	return err == nil && r.dialer.dials.Load() == dials
 }
 
-// eventStream is the target of the calls for the event stream.
+// eventStream is the object of the event stream's calls in CallsInFlight.
 var eventStream = target{kind: "the event stream"}
 
 // watch is one open stream, of events or of exits.

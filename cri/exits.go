@@ -18,7 +18,7 @@ import (
 // crioName is the runtime name that CRI-O reports.
 const crioName = "cri-o"
 
-// exitStream is the target of the calls for the exit events.
+// exitStream is the object of the exit stream's calls in CallsInFlight.
 var exitStream = target{kind: "the exit events"}
 
 // The errors of a Runtime that cannot watch exits.

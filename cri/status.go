@@ -31,8 +31,8 @@ var errNilStatus = errors.New("the answer has no status")
 var errOtherID = errors.New("the answer is about another one")
 
 // GetPodStatus inspects a pod: it makes a PodSandboxStatus call for each sandbox and a
-// ContainerStatus call for each container, up to eight in parallel. A sandbox or container
-// that the runtime no longer knows is left out.
+// ContainerStatus call for each container, up to eight in parallel. A sandbox or container that the
+// runtime no longer knows is left out.
 //
 // GetPodStatus asks about an exited container each time, until ten seconds after an inspection
 // first saw it exited. Then its status has settled, and is kept until a list no longer shows the
@@ -44,8 +44,8 @@ var errOtherID = errors.New("the answer is about another one")
 // IPs are the addresses of the newest sandbox, the primary address first. IPs is empty if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// If a call fails for another reason, the error names the call and its object. The status is then
-// partial: it does not contain the sandboxes and containers whose calls have failed.
+// If a call fails, and its object is not gone, the error names the call and the object. The status
+// is then partial: it does not contain the sandboxes and containers whose calls have failed.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
