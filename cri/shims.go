@@ -58,10 +58,10 @@ const (
 	maxExitCode = 255
 )
 
-// shimHold is the delay after the nth outage before a full list must begin to end the calls to the
-// shims. It is needed because an exit's event may come before the stream is back, and the answer to
-// Wait a little later. The delay doubles, so that shims do not keep many goroutines on a node that
-// is often slow.
+// shimHold is a delay: if a full list begins at least this long after the nth outage, its success
+// ends the calls to the shims. Without the delay, an exit's event may come before the stream is
+// back, and the answer to Wait a little later. The delay doubles, so that shims do not keep many
+// goroutines on a node that is often slow.
 var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
