@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bad is a kind of bad data in the runtime's answers. badNames has its value of the label reason in
-// pleg_cri_bad_items_total.
+// bad is a kind of bad data in the runtime's answers. badNames contains its name, which is the
+// value of the label reason in the metric pleg_cri_bad_items_total.
 type bad uint8
 
 const (
@@ -44,7 +44,7 @@ var badNames = [badCount]string{
 	badExit:         "unreadable_exit",
 }
 
-// badHandling is how each kind is handled, for the log.
+// badHandling describes, for the log, how each kind of bad data is handled.
 var badHandling = [badCount]string{
 	badNilItem:      "the item is skipped",
 	badNoID:         "the item is skipped",
@@ -81,8 +81,8 @@ func (t *badTally) add(s badSet, n int) {
 	s.each(func(b bad) { t[b] += n })
 }
 
-// object is the container or sandbox that bad data was found in. Any field but the kind
-// may be empty.
+// object is the container or sandbox in which bad data was found. Any field except kind may be
+// empty.
 type object struct {
 	kind         kind
 	id           string
@@ -91,7 +91,7 @@ type object struct {
 	podNamespace string
 }
 
-// keysAndValues returns the object for a log, with the kubelet's keys.
+// keysAndValues returns the object as key-value pairs for a log, with the kubelet's keys.
 func (o object) keysAndValues() []any {
 	key := "containerID"
 	if o.kind == sandboxes {
@@ -101,13 +101,13 @@ func (o object) keysAndValues() []any {
 		"podUID", cutText(string(o.podUID)), key, cutText(o.id)}
 }
 
-// badReporter remembers which kinds of bad data have been logged. The first object of
-// a kind is logged at the default verbosity, later ones at verbosity 4.
+// badReporter remembers which kinds of bad data have been logged. The first object of a kind is
+// logged at the default verbosity, later objects at verbosity 4.
 type badReporter struct {
 	logged [badCount]atomic.Bool
 }
 
-// reportBad logs that an object has the kinds of bad data in the set.
+// reportBad logs each kind of bad data in the set, with the object.
 func (r *Runtime) reportBad(ctx context.Context, s badSet, of object) {
 	s.each(func(b bad) {
 		logger := r.log(ctx)
@@ -122,7 +122,7 @@ func (r *Runtime) reportBad(ctx context.Context, s badSet, of object) {
 	})
 }
 
-// countBad adds a tally to the metric.
+// countBad adds the counts of a tally to the metric.
 func (r *Runtime) countBad(t *badTally) {
 	for b, n := range t {
 		if n > 0 {

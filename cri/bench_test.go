@@ -17,17 +17,18 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// BenchmarkIdleRelist measures a list of the whole node in which nothing has changed, over
-// a unix socket from a server in another process:
+// BenchmarkIdleRelist measures a list of the whole node in which nothing has changed. It uses a
+// unix socket of a server in another process:
 //
-//   - plain and streaming are delta decoding over plain and streaming lists;
+//   - plain and streaming are the Runtime's delta decoding of plain and streaming lists;
 //   - decoded is the generated code, which decodes the two lists;
 //   - floor is gRPC alone, which receives the two lists.
 //
 // cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's work for
-// it. The server sends plain lists encoded in advance and always in the same order. It encodes
-// streams each time and in random order. So the held items are fetched in random order, and the
-// client waits for the server more often. The two cannot be compared with each other.
+// it. Plain and streaming cannot be compared with each other. The server sends plain lists encoded
+// in advance and always in the same order. It encodes streams each time and in random order. So
+// with streams, the Runtime fetches the held items in random order, and waits for the server more
+// often.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {
@@ -42,8 +43,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleRelistLabels is BenchmarkIdleRelist with plain lists of 1000 containers. Each
-// sandbox and each container has the given number of labels besides the kubelet's.
+// BenchmarkIdleRelistLabels is like BenchmarkIdleRelist, with plain lists of 1000 containers. In
+// addition to the kubelet's labels, each sandbox and each container has the given number of labels.
 func BenchmarkIdleRelistLabels(b *testing.B) {
 	const containers = 1000
 	for _, labels := range []int{0, 10, 100} {
@@ -129,10 +130,10 @@ func dial(tb testing.TB, endpoint string) *grpc.ClientConn {
 	return conn
 }
 
-// BenchmarkHeapPerPod measures the heap per pod, of the Runtime alone after a list, and with a
-// generator and its cache after the first relist. A pod has a sandbox and two containers, with the
-// kubelet's labels and annotations and as many further labels. See heap-B/pod; the time means
-// nothing.
+// BenchmarkHeapPerPod measures the heap per pod, reported as heap-B/pod; the time means nothing. It
+// measures the Runtime alone after a list, and a generator with its cache after the first relist. A
+// pod has a sandbox and two containers, with the kubelet's labels and annotations and the given
+// number of other labels.
 func BenchmarkHeapPerPod(b *testing.B) {
 	const pods = 1000
 	for _, labels := range []int{0, 10} {
@@ -160,7 +161,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 	}
 }
 
-// benchmarkHeap reports by how much list makes the heap grow, per pod.
+// benchmarkHeap reports how much the heap grows per pod when list is called.
 func benchmarkHeap(b *testing.B, endpoint string, pods int, list func(*cri.Runtime) any) {
 	var grown uint64
 	for b.Loop() {
@@ -180,7 +181,7 @@ func benchmarkHeap(b *testing.B, endpoint string, pods int, list func(*cri.Runti
 
 func heapInUse() uint64 {
 	runtime.GC()
-	runtime.GC() // the second collection empties the pools
+	runtime.GC() // the second collection empties the sync.Pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

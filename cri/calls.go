@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// rpc is a call that this package makes. None of them changes anything.
+// rpc is a kind of call that this package makes. Each kind only reads.
 type rpc int
 
 const (
@@ -28,15 +28,15 @@ const (
 	rpcStreamContainers
 	rpcPodSandboxStatus
 	rpcContainerStatus
-	rpcStatus // to containerd, if its bundles are not found otherwise
+	rpcStatus // made only if containerd's bundles are not found otherwise
 	rpcGetContainerEvents
-	rpcSubscribe // containerd's API, not CRI's; unless WithoutExitEvents is set
+	rpcSubscribe // a call of containerd's API, not CRI's; not made with WithoutExitEvents
 	rpcCount
 )
 
-// rpcs has the method of each call and its value of the label operation_type: the kubelet's name,
-// or one like it. A streamed list has the name of the plain list that it replaces, so that
-// dashboards keep working.
+// rpcs contains each call's method and its value of the metric label operation_type: the kubelet's
+// name, or a similar name. A streamed list uses the name of the plain list that it replaces, so
+// that dashboards keep working.
 var rpcs = [rpcCount]struct{ method, operation string }{
 	rpcVersion:            {"/runtime.v1.RuntimeService/Version", "version"},
 	rpcListPodSandbox:     {"/runtime.v1.RuntimeService/ListPodSandbox", "list_podsandbox"},
@@ -50,13 +50,13 @@ var rpcs = [rpcCount]struct{ method, operation string }{
 	rpcSubscribe:          {"/containerd.services.events.v1.Events/Subscribe", "subscribe_events"},
 }
 
-// String returns the name of a call for people: "ListContainers", "Events/Subscribe".
+// String returns a short name of the call for logs: "ListContainers", "Events/Subscribe".
 func (r rpc) String() string {
 	method := rpcs[r].method
 	return strings.TrimPrefix(method[strings.LastIndexByte(method, '.')+1:], "RuntimeService/")
 }
 
-// target is the object of a call.
+// target is what a call is about, such as a container or a stream. Any field may be empty.
 type target struct {
 	podUID types.UID
 	kind   string // "container", "sandbox", "the event stream", "the exit events"; empty for lists
@@ -75,7 +75,7 @@ func (t target) String() string {
 	return fmt.Sprintf("%s %s (%s)", t.kind, cutText(t.name), shortID(t.id))
 }
 
-// shortID returns as much of an ID as command line tools show and accept.
+// shortID shortens an ID to the 13 characters that command line tools show and accept.
 func shortID(id string) string {
 	const shown = 13
 	if len(id) <= shown {
@@ -103,7 +103,7 @@ type calls struct {
 func (c *calls) add(made *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Stamped under the lock, so that the slice stays in the order of the stamps.
+	// since is set under the lock, so that the slice stays in the order of these times.
 	made.since = c.clock.Now()
 	c.pending = append(c.pending, made)
 }
@@ -117,8 +117,8 @@ func (c *calls) remove(made *call) (took time.Duration) {
 	return c.clock.Since(made.since)
 }
 
-// answered notes that the runtime has answered a call with err, unless the error is of the connection or of
-// the caller's context.
+// answered records that the runtime has answered a call with err. It ignores errors of the
+// connection and of the caller's context, because they are not answers.
 func (c *calls) answered(err error) {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
@@ -146,29 +146,29 @@ func (c *calls) inFlight() ([]pleg.RuntimeCall, time.Time) {
 	return list, c.lastAnswer
 }
 
-// do makes one call to the runtime: f calls the client with ctx. If the client panics, the call
-// has failed.
+// do makes one call to the runtime: f calls the client with ctx. If the client panics, do returns
+// an error.
 func (r *Runtime) do(ctx context.Context, made rpc, of target, f func() error) (err error) {
 	c := r.begin(made, of)
 	attempt(f, func(failure error) { err = r.end(ctx, c, failure) })
 	return err
 }
 
-// begin records that a call is made. Every begin has its end.
+// begin records that a call begins. The caller must call end.
 func (r *Runtime) begin(made rpc, of target) *call {
 	c := &call{rpc: made, target: of}
 	r.calls.add(c)
 	return c
 }
 
-// end records that a call has returned, and counts it. If the call failed, end returns its error
-// with the name of the call, its object and its endpoint. errNoStreamingLists is not counted as an
-// error, because the runtime has answered.
+// end records that a call has returned, and counts it. If the call failed, the returned error adds
+// the names of the call, its object and its endpoint. errNoStreamingLists is not counted as an
+// error, because it is an answer of the runtime.
 func (r *Runtime) end(ctx context.Context, c *call, err error) error {
 	cause := context.Cause(ctx)
 	r.calls.answered(err)
 	if status.Code(err) == codes.Canceled && errors.Is(cause, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", cause, err) // the deadline passed; the caller did not cancel
+		err = fmt.Errorf("%w: %w", cause, err) // the deadline ended the call, not the caller
 	}
 	counted := err
 	if errors.Is(err, errNoStreamingLists) {

@@ -34,22 +34,23 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::" + slice + "cri-containerd-" + id + ".scope\n":                                                    id,
 		"0::" + slice + "crio-" + id + ".scope (deleted)\n":                                                    id,
 		"4:memory:/kubepods/pod5d4f/" + id + " (deleted)":                                                      id,
-		// kata's sandbox
+		// The sandbox of a kata pod.
 		"/kubepods/pod5d4f/kata_" + id:                 id,
 		slice + "cri-containerd-kata_" + id + ".scope": id,
 		"/kata_overhead/" + id:                         "",
-		// in pods without a kubelet
+		// Containers in pods without a kubelet.
 		"0::/k8s.io/" + id: id,
 		"0::/system.slice/cri-containerd-" + id + ".scope": id,
 		"0::/system.slice/crio-" + id + ".scope":           id,
 		"0::/system.slice/crio-conmon-" + id + ".scope":    "",
-		// From a private cgroup namespace: a container of the reader's pod,
+		// A container of the reader's own pod, in a private cgroup namespace.
 		"0::/../" + id:                                          id,
 		"0::/../crio-" + id + ".scope":                          id,
-		"0::/../../crio-" + id + ".scope/container":             id, // crun
+		"0::/../../crio-" + id + ".scope/container":             id, // from crun
 		"0::/../crio-conmon-" + id + ".scope":                   "",
 		"0::/../crio-" + id + ".scope/crio-" + other + ".scope": id,
-		// of another pod of the same class, of another class, and of the class without a folder,
+		// Containers of other pods in a private cgroup namespace: in the same QoS class, in another
+		// class, and in the class without a folder.
 		"0::/../../pod5d4f/" + id:                                id,
 		"4:memory:/../../pod5d4f/" + id + " (deleted)\n":         id,
 		"0::/../../kubepods-pod5d4f.slice/crio-" + id + ".scope": id,
@@ -57,14 +58,14 @@ func TestContainerIDFromCgroup(t *testing.T) {
 		"0::/../../besteffort/pod5d4f/" + id:                     id,
 		"0::/../../../pod5d4f/" + id:                             id,
 		"0::/../../pod5d4f/" + id + "/kubepods/pod77/" + other:   id,
-		// the reader's own, and processes in no pod.
+		// The reader's own container, and processes in no pod.
 		"0::/":           "",
 		"0::/init.scope": "",
 		"0::/../../../../system.slice/docker-" + id + ".scope": "",
 		"0::/../../../podman/" + id:                            "",
 		"0::/../../../../podruntime.slice/" + id:               "",
 		"0::/pod5d4f/" + id:                                    "",
-		// A user can create these.
+		// Paths that a user can create.
 		"/user.slice/user-7.slice/user@7.service/kubepods/pod5d4f/" + id:                   "",
 		"/user.slice/user-7.slice/user@7.service/app.slice/crio-" + id + ".scope":          "",
 		"0::/../../../../user.slice/user-7.slice/user@7.service/kubepods.slice/" + id:      "",
@@ -95,11 +96,11 @@ func TestPodUIDFromCgroup(t *testing.T) {
 		"/system.slice/kubelet.service":                                                             "",
 		"/user.slice/pod" + uid:                                                                     "",
 		"/kubepods/pod":                                                                             "",
-		// as systemd would write it, with the cgroupfs driver
+		// A path of the cgroupfs driver with systemd's underscores.
 		"/kubepods/pod" + strings.ReplaceAll(uid, "-", "_") + "/" + id: uid,
 		"/kubepods/pod" + uid + "/kata_" + id:                          uid,
 		"0::/k8s.io/" + id:                                             "",
-		// in a private cgroup namespace
+		// Paths in a private cgroup namespace.
 		"0::/../../pod" + uid + "/" + id:                                            uid,
 		"0::/../../../burstable/pod" + uid + "/" + id + "\n":                        uid,
 		"0::/../../../pod" + static + "/" + id:                                      static,

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// client makes the calls over a connection. It replaces cri-api's client, whose interface changes
-// with every release and has streaming lists only since 0.36.
+// client makes the calls over a connection. The package does not use cri-api's client, because that
+// client's interface changes with every release, and includes streaming lists only since 0.36.
 type client struct {
 	conn grpc.ClientConnInterface
 }
@@ -28,14 +28,13 @@ func (c client) listContainers(ctx context.Context, req *runtimeapi.ListContaine
 	return invoke[runtimeapi.ListContainersResponse](ctx, c, rpcListContainers, req, opts...)
 }
 
-// streamPodSandboxes streams a list. cri-api has the types of streaming lists only since 0.36. They
-// are encoded like the types of plain lists.
+// streamPodSandboxes streams a list. It uses the types of plain lists, which are encoded in the
+// same way, because cri-api has types of streaming lists only since 0.36.
 func (c client) streamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListPodSandboxResponse], error) {
 	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, rpcStreamPodSandboxes, req, opts...)
 }
 
-// streamContainers is streamPodSandboxes for containers.
 func (c client) streamContainers(ctx context.Context, req *runtimeapi.ListContainersRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListContainersResponse], error) {
 	return openStream[runtimeapi.ListContainersResponse](ctx, c, rpcStreamContainers, req, opts...)
@@ -61,7 +60,7 @@ func (c client) getContainerEvents(ctx context.Context, req *runtimeapi.GetEvent
 	return openStream[runtimeapi.ContainerEventResponse](ctx, c, rpcGetContainerEvents, req, opts...)
 }
 
-// invoke makes a call with one answer.
+// invoke makes a call that returns one answer.
 func invoke[R any](ctx context.Context, c client, method rpc, req any, opts ...grpc.CallOption) (*R, error) {
 	resp := new(R)
 	if err := c.conn.Invoke(ctx, rpcs[method].method, req, resp, append(opts, grpc.StaticMethod())...); err != nil {
@@ -83,7 +82,7 @@ func (r receiver[R]) receive() (*R, error) {
 	return resp, nil
 }
 
-// openStream makes a call whose answers are a stream.
+// openStream makes a call that returns a stream of answers.
 func openStream[R any](ctx context.Context, c client, method rpc, req any,
 	opts ...grpc.CallOption) (receiver[R], error) {
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[method].method,

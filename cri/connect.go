@@ -25,8 +25,8 @@ var usualEndpoints = []string{
 	"unix:///run/k3s/containerd/containerd.sock",
 }
 
-// defaultEndpoints returns the default endpoints, below the host root if the options have one.
-// There, /var/run becomes /run, because /var/run is often a link that leads out of that root.
+// defaultEndpoints returns the default endpoints. With WithHostRoot, they are below the host root,
+// with /run instead of /var/run, because /var/run is often a link that leads out of the host root.
 func (o *options) defaultEndpoints() []string {
 	if o.hostRoot == "" {
 		return usualEndpoints
@@ -39,17 +39,18 @@ func (o *options) defaultEndpoints() []string {
 	return endpoints
 }
 
-// Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for it.
-// An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect tries the
-// default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see WithHostRoot.
+// Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for
+// it. An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect
+// tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see
+// WithHostRoot.
 //
 // Connect fails at once if the socket does not exist. If the runtime does not answer, Connect waits
 // until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The error names each
-// endpoint that was tried, and why it failed.
+// endpoint that was tried, and the reason why it failed.
 //
 // The connection is restored automatically: while the runtime is down, calls fail at once, and gRPC
-// tries to reconnect every 100 ms to 500 ms. Close ends the connection. To start before the runtime
-// does, use Dial.
+// tries to reconnect every 100 ms to 500 ms. Close ends the connection. If your program may start
+// before the runtime, use Dial.
 func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, error) {
 	if endpoint != "" {
 		return connectFirst(ctx, []string{endpoint}, opts)
@@ -58,10 +59,10 @@ func Connect(ctx context.Context, endpoint string, opts ...Option) (*Runtime, er
 	return connectFirst(ctx, o.defaultEndpoints(), opts)
 }
 
-// wallClock is the clock of context deadlines, whatever clock the options set.
+// wallClock is the real clock, for deadlines of contexts. WithClock does not replace it.
 var wallClock clock.RealClock
 
-// connectFirst connects to the first of the endpoints that answers.
+// connectFirst connects to the first endpoint that answers.
 func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runtime, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -70,8 +71,8 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	}
 	var failures []error
 	for i, endpoint := range endpoints {
-		// Each endpoint gets its share of the time, so that a socket that does not answer
-		// leaves time for the others.
+		// Each endpoint gets an equal share of the remaining time, so that a socket that does not
+		// answer leaves time for the others.
 		deadline, _ := ctx.Deadline()
 		share := deadline.Sub(wallClock.Now()) / time.Duration(len(endpoints)-i)
 		r, err := connect(ctx, share, endpoint, opts)
@@ -99,7 +100,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case info.Mode()&os.ModeSocket == 0:
 		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
-	// An attempt may take longer than the wait below, so that the caller gets the wait's error.
+	// An attempt may last a second longer than the call below, so that the call times out first.
 	r, err := newDialed(newDialer(path), timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
@@ -108,7 +109,7 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := r.askVersion(ctx, target{}); err != nil {
-		// gRPC words a missed deadline in several ways.
+		// gRPC words a missed deadline in several ways. This message names the timeout.
 		if status.Code(err) == codes.DeadlineExceeded {
 			err = fmt.Errorf("no answer within %v: %w", timeout.Round(time.Millisecond), err)
 		}

@@ -108,8 +108,8 @@ func silentSocket(t *testing.T, path string) (endpoint string) {
 	return "unix://" + path
 }
 
-// Without an endpoint Connect tries the default sockets. A silent socket does not use up the time
-// of the sockets after it.
+// Without an endpoint, Connect tries the default sockets in turn. A silent socket does not use up
+// the time for the sockets after it.
 func TestConnectFindsTheRuntime(t *testing.T) {
 	dir := t.TempDir()
 	silent := silentSocket(t, filepath.Join(dir, "silent.sock"))
@@ -137,7 +137,6 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	}
 }
 
-// The connection is restored automatically.
 func TestReconnect(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	s.RunPod(criserver.PodConfig{})

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// The labels and annotations that the kubelet puts on what it creates.
+// The labels and annotations that the kubelet sets on its containers and sandboxes.
 const (
 	labelPodUID            = "io.kubernetes.pod.uid"
 	labelPodName           = "io.kubernetes.pod.name"
@@ -23,25 +23,26 @@ const (
 	annotationRestartCount = "io.kubernetes.container.restartCount"
 )
 
-// reading is how items of a list are converted.
+// reading sets how items of a list are converted.
 type reading struct {
 	runtimeName string
 	opts        *options
 }
 
-// shown is what GetPods shows of a listed item.
+// shown is a listed item as GetPods returns it.
 type shown struct {
-	// The pod, from the labels or, if they lack it, from a sandbox's metadata.
+	// The pod according to the labels or, with WithPodsByMetadata, according to a sandbox's
+	// metadata.
 	podUID       string
 	podName      string
 	podNamespace string
-	// runtimeHandler is the sandbox's; empty for a container.
+	// runtimeHandler is the sandbox's runtime handler; empty for a container.
 	runtimeHandler string
 	container      *pleg.Container
 	bad            badSet
 }
 
-// object returns the item for the log.
+// object describes the item for the log.
 func (s *shown) object(k kind) object {
 	return object{
 		kind: k, id: s.container.ID.ID,
@@ -55,7 +56,7 @@ func (s shown) with(found badSet) shown {
 	return s
 }
 
-// equal reports whether GetPods shows the same of two items.
+// equal reports whether GetPods returns the same values for two items.
 func (s *shown) equal(t *shown) bool {
 	return sameContainer(s.container, t.container) &&
 		s.podUID == t.podUID && s.podName == t.podName && s.podNamespace == t.podNamespace &&
@@ -115,9 +116,9 @@ func showSandbox(p *runtimeapi.PodSandbox, by reading) shown {
 	return s
 }
 
-// shownBy converts what containers and sandboxes have in common. Without WithPodsByMetadata, only
-// the label decides which pod an item belongs to, not a sandbox's metadata. GetPod filters by the
-// label, and full lists must agree with it.
+// shownBy converts the labels that containers and sandboxes have in common. Without
+// WithPodsByMetadata, only the label decides which pod an item belongs to, not a sandbox's
+// metadata: GetPod filters by the label, and full lists must agree with GetPod.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],
@@ -133,7 +134,7 @@ func shownBy(labels map[string]string, hasMetadata bool) shown {
 	return s
 }
 
-// belongTo gives an item without the label to the pod, unless podUID is empty.
+// belongTo assigns an item without the label to the given pod, unless podUID is empty.
 func (s *shown) belongTo(podUID, podName, podNamespace string) {
 	if s.podUID == "" && podUID != "" {
 		s.podUID, s.podName, s.podNamespace = podUID, cmp.Or(s.podName, podName), cmp.Or(s.podNamespace, podNamespace)
@@ -141,8 +142,8 @@ func (s *shown) belongTo(podUID, podName, podNamespace string) {
 	}
 }
 
-// imageID returns the node's ID of an image. Runtimes that do not have the field yet put the ID
-// into the reference.
+// imageID returns the ID of an image on the node. Runtimes that do not set the ID field yet return
+// the ID in the reference.
 func imageID(id, ref string) string { return cmp.Or(id, ref) }
 
 func containerState(s runtimeapi.ContainerState) (_ pleg.State, known bool) {
@@ -169,8 +170,7 @@ func sandboxState(s runtimeapi.PodSandboxState) (_ pleg.State, known bool) {
 	return pleg.ContainerStateUnknown, false
 }
 
-// parseHash parses the hash of a container's specification. It is 0 if the container
-// has none.
+// parseHash parses the hash of a container's specification. The hash is 0 if s is empty.
 func parseHash(s string) (hash uint64, ok bool) {
 	if s == "" {
 		return 0, true
@@ -182,7 +182,7 @@ func parseHash(s string) (hash uint64, ok bool) {
 	return hash, true
 }
 
-// parseRestartCount parses a container's restart count, an int32 in the API.
+// parseRestartCount parses a container's restart count, which the API declares as an int32.
 func parseRestartCount(s string) (count int, ok bool) {
 	if s == "" {
 		return 0, true
@@ -194,7 +194,7 @@ func parseRestartCount(s string) (count int, ok bool) {
 	return int(n), true
 }
 
-// age decides where a container stands in its pod's list.
+// age contains the values that decide the position of a container in its pod's list.
 type age struct {
 	name      string
 	createdAt time.Time
@@ -203,9 +203,9 @@ type age struct {
 }
 
 // sortNewestFirst sorts containers by creation time, newest first; then by attempt, because
-// cri-dockerd lists whole seconds; then by ID. Containers of the same name then swap places
-// until they are in the order of their attempts, because the clock may have been set back. A
-// comparison by name, attempt and time would not be transitive.
+// cri-dockerd lists whole seconds; then by ID. Then containers of the same name swap positions, so
+// that a higher attempt comes first even if the clock was set back. A single comparison by name,
+// attempt and time would not be transitive.
 func sortNewestFirst[T any](list []T, of func(T) age) {
 	slices.SortFunc(list, func(x, y T) int {
 		a, b := of(x), of(y)
@@ -225,8 +225,8 @@ func sortNewestFirst[T any](list []T, of func(T) age) {
 	}
 }
 
-// makePod makes a pod of its items, which it sorts: containers newest first, and sandboxes by
-// attempt, highest first, then by creation time, newest first, then by ID.
+// makePod makes a pod from its items, and sorts them. Containers are sorted newest first. Sandboxes
+// are sorted by attempt, highest first, then by creation time, newest first, then by ID.
 func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 	slices.SortFunc(sandboxes, func(a, b *item) int {
 		return cmp.Or(
@@ -244,7 +244,7 @@ func makePod(uid types.UID, sandboxes, containers []*item) *pleg.Pod {
 		Sandboxes:  listed(sandboxes),
 		Containers: listed(containers),
 	}
-	// The name comes from the newest sandbox, or else from the newest container.
+	// The name is that of the newest sandbox or, without a sandbox, of the newest container.
 	for _, of := range [...][]*item{sandboxes, containers} {
 		if len(of) > 0 {
 			pod.Name = cmp.Or(pod.Name, of[0].podName)
@@ -272,8 +272,8 @@ func listed(items []*item) []*pleg.Container {
 	return list
 }
 
-// samePod reports whether two pods of makePod are equal. Labels and annotations of a pod are
-// those of its first sandbox.
+// samePod reports whether two pods from makePod are equal. It does not compare the labels and
+// annotations of the pods, because they are those of the first sandbox.
 func samePod(a, b *pleg.Pod) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && a.CreatedAt == b.CreatedAt &&
 		a.RuntimeHandler == b.RuntimeHandler &&
@@ -281,7 +281,7 @@ func samePod(a, b *pleg.Pod) bool {
 		slices.EqualFunc(a.Containers, b.Containers, sameContainer)
 }
 
-// sameContainer reports whether two listed containers, or sandboxes, are equal.
+// sameContainer reports whether two listed containers or two listed sandboxes are equal.
 func sameContainer(a, b *pleg.Container) bool {
 	return a == b || a.ID == b.ID && a.State == b.State && a.Name == b.Name &&
 		a.Image == b.Image && a.ImageID == b.ImageID && a.ImageRef == b.ImageRef &&

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// The number of RPCs of each operation, as in the table of the package documentation.
+// Each operation makes the number of RPCs that the table of the package documentation states.
 func TestRPCs(t *testing.T) {
 	const plain, streaming, withoutStreams = "plain", "streaming", "without streams"
 	for _, lists := range []string{plain, streaming, withoutStreams} {
@@ -116,12 +116,12 @@ func TestRPCs(t *testing.T) {
 
 			w := watch(t, r)
 			<-w.connected
-			for s.Calls("GetContainerEvents") == 0 { // if it is cancelled too soon, the call might never arrive
+			for s.Calls("GetContainerEvents") == 0 { // if cancelled too soon, the call may never arrive
 				runtime.Gosched()
 			}
 			w.cancel()
 			_ = w.ended(t)
-			// The stream had no event, so there may be a second Version call.
+			// The stream sent no event, so there may be a second Version call.
 			if got := s.Calls("Version"); got != 1 && got != 2 {
 				t.Errorf("connection of the event stream: %d Version", got)
 			}
@@ -132,7 +132,7 @@ func TestRPCs(t *testing.T) {
 	}
 }
 
-// Held items are found whatever the order of the list, and no item is decoded twice.
+// Held items are recognised whatever the order of the list, so no item is decoded twice.
 func TestIdleRelistDecodesNothing(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
@@ -155,8 +155,8 @@ func TestIdleRelistDecodesNothing(t *testing.T) {
 	}
 }
 
-// The allocations of an idle relist do not grow with the number of containers, except for
-// gRPC's own.
+// Apart from gRPC's own allocations, the number of allocations of an idle relist does not grow with
+// the number of containers.
 func TestIdleRelistAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts allocations: with the race detector, gRPC's pools drop some at random")
@@ -198,7 +198,7 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 	if got := r.DescribeRuntime(); !strings.HasSuffix(got, ", streaming lists") {
 		t.Error(got)
 	}
-	// A stream that breaks in the middle removes nothing.
+	// If a stream breaks in the middle, the list fails and removes no pod.
 	broken := status.Error(codes.Unavailable, "broken")
 	heal := s.Inject(criserver.Fault{Method: "StreamContainers", BreakAfter: 100, Err: broken})
 	if _, err := r.GetPods(t.Context(), true); status.Code(err) != codes.Unavailable {
@@ -209,14 +209,14 @@ func TestStreamingListBeyondTheMessageLimit(t *testing.T) {
 		t.Error("the broken stream left traces")
 	}
 
-	defer s.Inject(criserver.Fault{Method: "ListContainers", Padding: 60 << 20})() // they take more than 4 MiB
+	defer s.Inject(criserver.Fault{Method: "ListContainers", Padding: 60 << 20})() // more than 64 MiB with the items
 	_, err := connect(t, s, cri.WithPlainLists()).GetPods(t.Context(), true)
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "the limit is 64 MiB a message") {
 		t.Errorf("a plain list: %v", err)
 	}
 }
 
-// The choice between streaming and plain lists is made with the first list, and is visible.
+// The first list decides between streaming and plain lists, and DescribeRuntime reports which.
 func TestChoiceOfLists(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -254,7 +254,8 @@ func TestChoiceOfLists(t *testing.T) {
 	}
 }
 
-// A stream that breaks does not cause plain lists, even if the error is Unimplemented.
+// If a stream breaks after its first message, no plain list follows, even if the error is
+// Unimplemented.
 func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	s, r := serverAndRuntime(t, serverconfig.With[criserver.Option](serverconfig.Config{ListBatch: 1}))
 	s.RunPod(criserver.PodConfig{})
@@ -270,7 +271,7 @@ func TestBrokenStreamDoesNotFallBack(t *testing.T) {
 	}
 }
 
-// Every call is counted under the kubelet's names, and only real errors count as errors.
+// Every call is counted under the kubelet's names. Only real errors count as errors.
 func TestMetrics(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -284,7 +285,7 @@ func TestMetrics(t *testing.T) {
 		"list_podsandbox":   {1, 0},
 		"list_containers":   {1, 0},
 		"podsandbox_status": {2, 0},
-		"container_status":  {2, 1}, // NotFound counts, as in the kubelet
+		"container_status":  {2, 1}, // NotFound is an error, as in the kubelet
 	}
 	for operation, n := range want {
 		if got := metric(t, r, "kubelet_runtime_operations_total", operation); got != n[0] {
@@ -299,8 +300,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// If a generator gives up a call because its deadline has passed, that is an error of the runtime.
-// If the call is cancelled otherwise, as by Stop, it is not.
+// If a generator cancels a call because its deadline has passed, the call counts as an error of the
+// runtime. If a call is cancelled for another reason, such as Stop, it does not count as an error.
 func TestMetricsOfCallsThatAreCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause  error

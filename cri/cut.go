@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxText is how many bytes of a text from the runtime are kept in errors, and thus in logs and
+// maxText is how many bytes of a text from the runtime may appear in errors, and thus in logs and
 // reports. gRPC passes on texts of several MiB.
 const maxText = 4 << 10
 
-// cutText returns the beginning of a text.
+// cutText returns at most the first maxText bytes of a text.
 func cutText(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -20,8 +20,8 @@ func cutText(s string) string {
 	return strings.ToValidUTF8(s[:maxText-len(more)], "") + more
 }
 
-// cutMessage returns the beginning of a container's message: at least the 4,096 bytes that the
-// kubelet keeps. A message may be long: containerd's StartError contains the tenant's command.
+// cutMessage shortens a container's message, but keeps the 4,096 bytes that the kubelet keeps. A
+// message may be long: containerd's StartError contains the tenant's command.
 func cutMessage(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -29,7 +29,7 @@ func cutMessage(s string) string {
 	return strings.ToValidUTF8(s[:maxText], "") + "…"
 }
 
-// cutError is an error whose text was too long. It does not retain that text.
+// cutError replaces an error whose text was too long. It does not keep the long text in memory.
 type cutError struct {
 	text   string
 	causes []error
@@ -39,7 +39,7 @@ func (e *cutError) Error() string   { return e.text }
 func (e *cutError) Unwrap() []error { return e.causes }
 
 // cut returns err if its text is short. Otherwise it returns an error with the beginning of the
-// text, which wraps the innermost errors and the gRPC statuses of err.
+// text. This error wraps the innermost errors and the gRPC statuses of err.
 func cut(err error) error {
 	long := len(err.Error()) > maxText
 	var causes []error

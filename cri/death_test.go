@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// announced is a Runtime that reports when its stream of events has connected.
+// announced is a Runtime that closes connected when its stream of events has connected.
 type announced struct {
 	*cri.Runtime
 	connected chan struct{}
@@ -31,7 +31,8 @@ func (r announced) WatchContainerEvents(
 
 // Without exit events, a container's death is delivered after one list of its pod and one
 // inspection. No delay is involved: the clock stands still until then. A second list follows, which
-// causes no inspection. (The Relist that ends the test may overlap with that list, and repeat it.)
+// causes no inspection. (The Relist that ends the test may overlap with the second list, and repeat
+// it.)
 func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	r := connect(t, s, cri.WithoutExitEvents())
@@ -39,7 +40,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	dying := runContainer(t, s, sandbox, "dying")
 	runContainer(t, s, sandbox, "other")
 
-	first := watch(t, r) // receives the events that the server has kept: two for each of the above
+	first := watch(t, r) // receives the events that the server has kept: two for each sandbox and container
 	for range 6 {
 		<-first.events
 	}
@@ -53,7 +54,7 @@ func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	must(t, g.WaitForSync(t.Context())) // the periodic list is complete
 	<-runtime.connected
 	waitFor(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 2 })
-	_ = g.Relist(t.Context()) // serves the request that the connection made
+	_ = g.Relist(t.Context()) // serves the list that the connection has requested
 	events := g.Subscribe(t.Context(), pleg.WithCapacity(10))
 	for range 3 {
 		if e := <-events; e.Type != pleg.ContainerStarted {

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The delay between attempts to reach a runtime that is down. gRPC varies each by a fifth.
-// The kubelet's longest is 3 s. Here it is shorter, so that with a relist every second the
-// first list begins within 2 s of the socket's appearance: 0.6 s until the next attempt, and
-// 1 s until the next list. An attempt on a missing socket is one system call.
+// The delay between attempts to reach a runtime that is down. gRPC varies each delay by a fifth.
+// The kubelet's maximum is 3 s. This maximum is shorter: with a relist every second, the first list
+// begins within 2 s of the socket's appearance. The next attempt follows within 0.6 s, and the next
+// list within 1 s. An attempt on a missing socket is one system call.
 const (
 	minDialDelay = 100 * time.Millisecond
 	maxDialDelay = 500 * time.Millisecond
@@ -30,23 +30,24 @@ const (
 // maxSocketPath is the length of the longest path that a socket can have on Linux.
 const maxSocketPath = 107
 
-// Dial returns a Runtime for an endpoint at once, without a call, whether or not a runtime is there
-// yet. An endpoint is "unix:///path", "unix:/path" or an absolute path. Dial connects in the
-// background, trying every 100 ms to 500 ms until it succeeds or Close is called. Once connected, the
-// Runtime is like one from Connect.
+// Dial returns a Runtime for an endpoint at once. It makes no call, so the runtime need not be
+// there yet. An endpoint is "unix:///path", "unix:/path" or an absolute path. Dial connects in the
+// background, trying every 100 ms to 500 ms until it succeeds or Close is called. Once connected,
+// the Runtime behaves like a Runtime from Connect.
 //
-// Before that, calls fail with the code Unavailable. The error names the endpoint and says why the
-// last attempt failed, and so does the health of a generator. A call waits only for the first
-// attempt, and for the first attempt after a connection has broken. Such an attempt takes a moment,
-// or 5 s if the socket accepts connections and does not answer. With [grpc.WaitForReady] as a
-// default call option in WithDialOptions, calls wait until their context ends instead.
+// Before the first connection, calls fail with the code Unavailable. The error names the endpoint
+// and the reason why the last attempt failed. The health of a generator reports the same. A call
+// waits only for the first attempt, and for the first attempt after a connection has broken. Such
+// an attempt takes a moment, or 5 s if the socket accepts connections and does not answer. With
+// [grpc.WaitForReady] as a default call option in WithDialOptions, calls wait until their context
+// ends.
 //
 // If the endpoint is empty, each attempt tries the default sockets as Connect does. The first
 // socket at which a runtime answers is the endpoint from then on.
 //
 // Dial fails only if no runtime can ever be at the endpoint: its scheme is not unix, or its path is
-// relative, too long for a socket, or ends in a slash. It does not fail if there is nothing, a file
-// or a directory at the path, because a socket may be there later.
+// relative, too long for a socket, or ends in a slash. It does not fail if the path does not exist,
+// or is a file or a directory, because a socket may be there later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	d := new(dialer)
 	if endpoint == "" {
@@ -73,8 +74,8 @@ func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	return r, nil
 }
 
-// newDialed returns a Runtime with a connection of its own, which has not tried to connect yet.
-// Each attempt ends after the given time.
+// newDialed returns a Runtime that owns its connection. The connection has not tried to connect
+// yet. Each attempt to connect ends after the given time.
 func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error) {
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -105,9 +106,9 @@ func newDialed(d *dialer, attempt time.Duration, opts []Option) (*Runtime, error
 
 // dialer makes the connections of a Runtime.
 type dialer struct {
-	path   atomic.Pointer[string]                    // of the socket; nil until it is found
+	path   atomic.Pointer[string]                    // the path of the socket; nil until it is found
 	search func(ctx context.Context) (string, error) // finds the path; nil if the path was given
-	dials  atomic.Int64                              // attempts to connect
+	dials  atomic.Int64                              // number of attempts to connect
 
 	mu    sync.Mutex
 	last  time.Time     // when the last attempt began; guarded by mu
@@ -138,13 +139,14 @@ func (d *dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", *path)
 }
 
-// pause waits until it is time for an attempt. gRPC delays an attempt only after a failed one. If
-// the runtime accepts connections and ends them at once, gRPC would try hundreds of times a second.
+// pause waits until it is time for an attempt. gRPC delays an attempt only after a failed attempt.
+// If the runtime accepts connections and ends them at once, gRPC would try hundreds of times a
+// second.
 func (d *dialer) pause(ctx context.Context) error {
 	d.mu.Lock()
 	now := wallClock.Now()
 	if now.Sub(d.last) > 2*maxDialDelay {
-		d.delay = 0 // the connection has lasted
+		d.delay = 0 // the last connection did not end at once
 	}
 	d.last = d.last.Add(d.delay)
 	if d.last.Before(now) {
@@ -161,8 +163,8 @@ func (d *dialer) pause(ctx context.Context) error {
 	}
 }
 
-// explain marks the error of a call if the runtime has never answered and there is no connection. A
-// user who started the agent first wants to know that it waits.
+// If the runtime has never answered a call and there is no connection, explain adds this fact to
+// err. So a user who started the agent first learns that the agent is still waiting.
 func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err
@@ -170,12 +172,11 @@ func (r *Runtime) explain(err error) error {
 	return fmt.Errorf("the runtime has not answered yet: %w", err)
 }
 
-// socketPath returns the path of the socket of an endpoint. It fails if no socket can be
-// there.
+// socketPath returns the path of an endpoint's socket. It fails if no socket can be there.
 func socketPath(endpoint string) (string, error) {
 	path, hasScheme := strings.CutPrefix(endpoint, "unix://")
 	if !hasScheme {
-		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // as gRPC has it
+		path, hasScheme = strings.CutPrefix(endpoint, "unix:") // gRPC accepts this form too
 	}
 	switch {
 	case !hasScheme && strings.Contains(endpoint, "://"):

@@ -28,10 +28,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// missingSocket returns a path that does not exist, so that attempts to connect fail at once.
+// missingSocket returns a path that does not exist, so attempts to connect fail at once.
 func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
 
-// pointTo makes path lead to the server's socket, in one step.
+// pointTo makes path a link to the server's socket, in one step.
 func pointTo(t *testing.T, path string, s *criserver.Server) {
 	t.Helper()
 	next := path + ".next"
@@ -57,13 +57,13 @@ func startServer(t *testing.T, pod string) *criserver.Server {
 	return s
 }
 
-// listsPod reports whether a list shows exactly one pod, with the given name.
+// listsPod reports whether a list contains exactly one pod, and that pod has the given name.
 func listsPod(t *testing.T, r *cri.Runtime, name string) bool {
 	pods, err := r.GetPods(t.Context(), true)
 	return err == nil && len(pods) == 1 && pods[0].Name == name
 }
 
-// awaited checks the error of a call while there is no runtime.
+// awaited checks the error of a call without a runtime.
 func awaited(t *testing.T, err error, path string) {
 	t.Helper()
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "at unix://"+path+": ") {
@@ -71,8 +71,8 @@ func awaited(t *testing.T, err error, path string) {
 	}
 }
 
-// A generator without a runtime is unhealthy and says what it waits for. Within 3 s of the socket's
-// appearance its first list has succeeded, even after a long wait.
+// Without a runtime, a generator is unhealthy and names the missing socket. Its first list succeeds
+// within 3 s of the socket's appearance, even after a long wait.
 func TestDialSocketAppearsLater(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path)
@@ -80,7 +80,7 @@ func TestDialSocketAppearsLater(t *testing.T) {
 		clock.RealClock{})
 	g.Start(t.Context())
 	defer g.Stop()
-	// By then the delay between attempts is at its longest.
+	// After this time, the delay between attempts is at its longest.
 	time.Sleep(2500 * time.Millisecond)
 	healthy, err := g.Healthy()
 	if healthy || err == nil {
@@ -125,7 +125,7 @@ func TestDialServerRestarts(t *testing.T) {
 	}
 }
 
-// A runtime replaces whatever is at the path, and another runtime replaces the first.
+// Dial finds a runtime that replaces whatever is at the path, and then that runtime's successor.
 func TestDialSocketReplaced(t *testing.T) {
 	for name, occupy := range map[string]func(path string) error{
 		"a file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -163,7 +163,7 @@ func TestDialSocketReplaced(t *testing.T) {
 	}
 }
 
-// Without a runtime every call fails at once, however many there are, and leaves nothing behind.
+// Without a runtime, each of many calls fails at once, and none stays in flight.
 func TestDialNeverAppears(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, "unix:"+path)
@@ -190,8 +190,8 @@ func TestDialNeverAppears(t *testing.T) {
 	}
 }
 
-// If a socket accepts connections and does not answer, a call waits until its context ends, and
-// CallsInFlight has the call.
+// If a socket accepts connections and does not answer, a call waits until its context ends.
+// Meanwhile, CallsInFlight returns the call.
 func TestDialSilentSocket(t *testing.T) {
 	endpoint := silentSocket(t, missingSocket(t))
 	r := dialRuntime(t, endpoint)
@@ -208,8 +208,8 @@ func TestDialSilentSocket(t *testing.T) {
 	}
 }
 
-// Close ends the attempts to connect and the calls that wait for one. TestMain checks that no
-// goroutine is left behind.
+// Close ends the attempts to connect, and the calls that wait for an attempt. TestMain checks that
+// no goroutine is left behind.
 func TestDialClose(t *testing.T) {
 	s := startServer(t, "web")
 	for name, endpoint := range map[string]string{
@@ -241,7 +241,7 @@ func TestDialClose(t *testing.T) {
 	}
 }
 
-// Dial refuses only an endpoint at which no runtime can ever be.
+// Dial fails only for an endpoint at which no runtime can ever be.
 func TestDialRefuses(t *testing.T) {
 	longest := "/" + strings.Repeat("a", 106)
 	for _, test := range []struct{ endpoint, want string }{
@@ -275,7 +275,7 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
-// The path is taken as it is, even if it looks like an escaped one.
+// The path is used as given, even if it looks like an escaped path.
 func TestDialPathIsNotUnescaped(t *testing.T) {
 	s := startServer(t, "web")
 	path := filepath.Join(t.TempDir(), "a %41?#.sock")
@@ -307,8 +307,8 @@ func (c *callCounter) counted() []string {
 	return slices.Clone(c.methods)
 }
 
-// The options reach the connections of Connect and Dial, add up, and leave the package's own in
-// place.
+// The dial options reach the connections of Connect and Dial. Several WithDialOptions add up, and
+// do not remove the package's own options.
 func TestDialOptions(t *testing.T) {
 	s := startServer(t, "web")
 	want := []string{"Version", "StreamPodSandboxes", "StreamContainers"}
@@ -343,7 +343,7 @@ func TestDialOptions(t *testing.T) {
 	}
 }
 
-// With grpc.WaitForReady, a call waits for the runtime.
+// With grpc.WaitForReady, a call waits until the runtime is there.
 func TestDialOptionWaitForReady(t *testing.T) {
 	path := missingSocket(t)
 	r := dialRuntime(t, path, cri.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
@@ -356,8 +356,9 @@ func TestDialOptionWaitForReady(t *testing.T) {
 	}
 }
 
-// Without an endpoint the default sockets are searched until a runtime answers. A socket without
-// CRI, such as Docker's containerd, is not taken. The runtime's socket is kept.
+// Without an endpoint, Dial tries the default sockets until a runtime answers. A socket without
+// CRI, such as that of Docker's containerd, is skipped. The runtime's socket then stays the
+// endpoint.
 func TestDialSearches(t *testing.T) {
 	first, second := missingSocket(t), missingSocket(t)
 	defer cri.SetUsualEndpoints("unix://"+first, "unix://"+second)()
@@ -387,7 +388,7 @@ func TestDialSearches(t *testing.T) {
 	waitFor(t, func() bool { return listsPod(t, r, "web") })
 }
 
-// The host's sockets and exit files are looked for below the directory where the host is mounted.
+// With WithHostRoot, sockets and exit files are looked for below the directory of the host's root.
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()
@@ -422,7 +423,7 @@ func TestWithHostRoot(t *testing.T) {
 	}
 }
 
-// If a runtime ends each connection at once, it is not dialled hundreds of times a second.
+// A runtime that ends each connection at once is not dialled hundreds of times a second.
 func TestDialBacksOff(t *testing.T) {
 	const settings, goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
 		"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
@@ -440,7 +441,7 @@ func TestDialBacksOff(t *testing.T) {
 			accepted.Add(1)
 			_, _ = io.WriteString(conn, settings+goAway)
 			served.Go(func() {
-				_, _ = io.Copy(io.Discard, conn) // until the client has read it
+				_, _ = io.Copy(io.Discard, conn) // until the client closes the connection
 				_ = conn.Close()
 			})
 		}
@@ -456,14 +457,14 @@ func TestDialBacksOff(t *testing.T) {
 	must(t, r.Close())
 	must(t, l.Close())
 	served.Wait()
-	// After 0, 100, 300, 700 ms.
+	// The client dials after 0, 100, 300 and 700 ms.
 	if n := accepted.Load(); n > 5 {
 		t.Errorf("dialled %d times in a second", n)
 	}
 }
 
-// A caller's own calls use the same connection. The runtime's name and version are known once it
-// has answered.
+// Calls that the caller makes over Conn use the same connection. Version returns the runtime's name
+// and version once the runtime has answered.
 func TestConnAndVersion(t *testing.T) {
 	s := startServer(t, "web")
 	r := dialRuntime(t, s.Endpoint())

@@ -11,8 +11,8 @@
 // An agent that may start before its runtime uses [Dial] instead of Connect. Dial returns at once.
 // Until the runtime answers, the generator is unhealthy, and the reason names the endpoint.
 //
-// CRI has no fields for a PID, a network namespace or the OCI specification. See
-// [Runtime.ContainerInfo] and [Runtime.SandboxInfo] for these.
+// CRI has no fields for a PID, a network namespace or the OCI specification.
+// [Runtime.ContainerInfo] and [Runtime.SandboxInfo] return them.
 //
 // A container or sandbox belongs to the pod that the kubelet's label io.kubernetes.pod.uid names.
 // Items without the label are skipped, unless [WithPodsByMetadata] is set.
@@ -20,11 +20,11 @@
 // The package does not trust the runtime's answers. Bad data is skipped or read as unknown, counted
 // in pleg_cri_bad_items_total by reason, and logged once for each reason. In a string that is not
 // UTF-8, invalid bytes are read as U+FFFD. A call fails if its answer is not a protobuf message, if
-// the list is not complete, or if the connection panics. A failed list removes nothing.
+// the list is not complete, or if the connection panics. A failed list removes no pod.
 //
 // # Calls
 //
-// A list of the whole node takes two calls, whatever the number of pods. An inspection takes one
+// A list of the whole node takes two calls, whatever the number of pods. An inspection makes one
 // call for each sandbox of the pod and one for each container, except for containers that exited a
 // while ago (see Exited containers).
 //
@@ -61,18 +61,18 @@
 //
 // # On the wire
 //
-// The package makes no other calls than these, and none of them changes anything. Each has the
-// content-type application/grpc, without a suffix: CRI-O closes a connection whose first call has
-// another. The package adds no metadata; a caller's context or WithDialOptions may. After a
-// reconnection, any call may come first, except that a stream of events or of exits begins with
-// Version.
+// The package makes no other calls, and none of its calls changes anything. Each call uses the
+// content type application/grpc without a suffix: CRI-O closes a connection if its first call uses
+// another content type. The package adds no metadata; a caller's context or WithDialOptions may add
+// some. After a reconnection, any call may be the first. A stream of events or of exits always
+// begins with Version.
 //
 // # Exit events
 //
 // A runtime knows of an exit before CRI shows it. containerd first runs runc, unmounts, and writes
 // to the disk, which takes 40 to 70 ms on a quiet machine. While one of these steps is stuck, CRI
-// shows the dead container as running. WatchContainerExits reports exits earlier, from every
-// available witness:
+// shows the dead container as running. WatchContainerExits reports exits earlier. It uses each of
+// these sources, called witnesses, that is available:
 //
 //	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
 //	            later, k3s too).
@@ -84,54 +84,54 @@
 //	            containerd's state directory, also right after the start of this process: see
 //	            [WithStateDir]. Only root may read bundles and open the sockets.
 //
-// The last two do not need the runtime: they also report exits while it is down. The shims are
-// asked only while containerd is away: its stream has ended or was not accepted within two seconds,
-// or a full list takes two seconds. An earlier exit is reported too, unless containerd has deleted
-// the container. The calls end when the stream is back and a full list that began a second later
-// has succeeded. Each further outage doubles that second, up to an hour: a shim of containerd 1.6
-// and 1.7 keeps a little memory for each call that is given up, until the container ends. A failure
-// of one shim affects its pod only.
+// The witnesses exit_files and shim report exits even while the runtime is down. The package asks
+// the shims only while containerd is away: its stream has ended or was not accepted within two
+// seconds, or a full list takes two seconds. The shims also report earlier exits, unless containerd
+// has deleted the container. The calls to the shims end when the stream is back and a full list
+// that began a second later has succeeded. Each further outage doubles this delay of a second, up
+// to an hour: a shim of containerd 1.6 and 1.7 keeps a little memory for each call that is given
+// up, until the container ends. A failure of one shim affects its pod only.
 //
 // The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
 // active witnesses, and says why others are not active, or not for all containers.
 //
 // ctr can run a command in a container with the container's own ID. The package recognizes the exit
-// of such a command by its PID, if it can read the bundle, which has the container's PID.
+// of such a command by its PID, if it can read the bundle, which contains the container's PID.
 //
 // containerd shows code 255 and the reason Unknown for a container that ended while containerd was
-// away. CRI-O shows code -1 and no FinishedAt while there is no exit file, because conmon was
-// killed or the node lost power. Such a status has EndUnknown. The generator then uses the end that
-// a witness or an earlier status has reported.
+// away. CRI-O shows code -1 and no FinishedAt if no exit file exists, because conmon was killed or
+// the node lost power. In both cases, the status sets EndUnknown. The generator then uses the end
+// that a witness or an earlier status has reported.
 //
 // # Labels
 //
-// A pod has the labels, the annotations and the runtime handler of its newest sandbox, or none if
-// no sandbox is listed. Every sandbox and container has its own labels and annotations: all that
-// the runtime lists, including the kubelet's io.kubernetes.*. A pod of an earlier list keeps the
-// labels that it had.
+// The labels, the annotations and the runtime handler of a pod are those of its newest sandbox.
+// They are empty if no sandbox is listed. Every sandbox and container keeps its own labels and
+// annotations: all that the runtime lists, including the kubelet's io.kubernetes.*. If labels
+// change, the next list returns a new *pleg.Pod; the previous *pleg.Pod keeps the old labels.
 //
-// Their number is not limited, but each list reads all their bytes. A list fails only if a message
-// exceeds 64 MiB or the runtime's own limit; GetPod can still list other pods. [WithAnnotations]
-// keeps only the annotations that you need. Logs, errors and metrics never have labels or
-// annotations, except the kubelet's names of pod and container.
+// The number of labels and annotations is not limited, but each list reads all their bytes. A list
+// fails only if a message exceeds 64 MiB or the runtime's own limit; GetPod can still list other
+// pods. [WithAnnotations] keeps only the annotations that you need. Logs, errors and metrics never
+// contain labels or annotations, except the kubelet's names of pod and container.
 //
 // # Exited containers
 //
 // A runtime may learn late how a container ended: containerd may report "Error" first and
 // "OOMKilled" a moment later, without a change in the list. So for ten seconds after an inspection
 // first saw the container exited, every GetPodStatus asks for its status. Then the status has
-// settled. GetPodStatus asks again only when a list shows the container in another state, because
-// Docker can start it again. After an exit whose reason is not Completed, the generator asks again
-// two seconds later.
+// settled. From then on, GetPodStatus asks only if a list shows the container in another state,
+// because Docker can start it again. After an exit whose reason is not Completed, the generator
+// asks again two seconds later.
 //
 // # The cost of a list
 //
-// The Runtime compares a container's bytes with the previous list, and decodes them only if they differ.
-// A pod in which nothing changed is the same *pleg.Pod as before. Every field is compared, including
-// fields that must not change according to the API. Labels and annotations come in random order, so
-// the sums of their 64-bit hashes are compared; this misses one change in 2^64. The comparison needs
-// a client that passes call options on to gRPC. With another client, or after a change of the
-// runtime's name, all items are decoded.
+// The Runtime compares a container's bytes with the previous list, and decodes them only if they
+// differ. If nothing in a pod changed, the list returns the previous *pleg.Pod again. Every field
+// is compared, including fields that must not change according to the API. Labels and annotations
+// come in random order, so the sums of their 64-bit hashes are compared; this misses one change in
+// 2^64. The comparison needs a client that passes call options on to gRPC. With another client, or
+// after a change of the runtime's name, all items are decoded.
 //
 // Full lists are streamed if the runtime supports it (containerd 2.4, CRI-O 1.36), so that they may
 // exceed one message. If the runtime answers Unimplemented, the list is completed with plain calls,
@@ -146,19 +146,19 @@
 //
 // # Bounds
 //
-// A list of sandboxes or of containers may have 100,000 items, and a message 64 MiB. A streamed list
-// may have 256 MiB, and 1,000 messages without an item. A list beyond these bounds fails, and
-// removes nothing. The first hundred items that belong to no pod are kept; the others are decoded
-// and counted in each list. Of each kind of bad data the first five items of a list are logged. The
-// runtime's texts are cut at 4 KiB in errors and logs. Such an error keeps its status code and what
-// it wraps, but not the details of its status.
+// A list of sandboxes or of containers may contain 100,000 items, and a message 64 MiB. A streamed
+// list may contain 256 MiB, and 1,000 messages without an item. A list beyond these bounds fails,
+// and removes no pod. The first hundred items that belong to no pod are kept; the others are
+// decoded and counted in each list. For each kind of bad data, the first five items of a list are
+// logged. Errors and logs contain at most 4 KiB of a text from the runtime. An error that was cut
+// keeps its status code and the errors that it wraps, but not the details of its status.
 //
 // # Metrics
 //
 // A Runtime is a prometheus.Collector, which the generator registers. It counts and times every
 // call in the kubelet's kubelet_runtime_operations_total,
 // kubelet_runtime_operations_duration_seconds and kubelet_runtime_operations_errors_total, by
-// operation_type. These differ from the kubelet's:
+// operation_type. They differ from the kubelet's metrics in three ways:
 //
 //   - A call that the caller cancelled is not an error, unless the cause is a deadline.
 //   - Unimplemented is not an error for streaming lists and events.

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Each runtime has its own form of an unknown end. A program's own 255 is a known end.
+// EndUnknown is true for each form in which a runtime reports an unknown end.
 func TestEndUnknown(t *testing.T) {
 	for _, test := range []struct {
 		code       int32
@@ -23,14 +23,14 @@ func TestEndUnknown(t *testing.T) {
 		finishedAt int64
 		unknown    bool
 	}{
-		{255, "Unknown", 2, true},                       // containerd
-		{-1, "Error", 0, true},                          // CRI-O
-		{-1, "Error", time.Time{}.UnixNano(), true},     // CRI-O, with Go's zero time
-		{-1, "Error", 2, false},                         // a program on Windows
-		{255, "Error", 2, false},                        // a program
-		{255, "Error", 0, false},                        // a program whose exit the runtime still handles
-		{1, "Unknown", 2, false},                        // a code is known
-		{0, "Completed", time.Time{}.UnixNano(), false}, // as above: the code is known
+		{255, "Unknown", 2, true},                       // from containerd
+		{-1, "Error", 0, true},                          // from CRI-O
+		{-1, "Error", time.Time{}.UnixNano(), true},     // from CRI-O, with Go's zero time
+		{-1, "Error", 2, false},                         // the code of a program on Windows
+		{255, "Error", 2, false},                        // the code of a program
+		{255, "Error", 0, false},                        // the runtime is still handling the exit
+		{1, "Unknown", 2, false},                        // the code is known
+		{0, "Completed", time.Time{}.UnixNano(), false}, // the code is known
 	} {
 		n := newExitNode()
 		n.containerStatus = func(context.Context, *statusRequest) (*statusResponse, error) {
@@ -48,8 +48,8 @@ func TestEndUnknown(t *testing.T) {
 	}
 }
 
-// While CRI-O has no exit file, it shows -1 with FinishedAt zero. The code that a witness has reported stays; without
-// a witness nobody has seen the end.
+// If CRI-O finds no exit file, it shows code -1 and no FinishedAt. A code that a witness has
+// reported then stays. Without a witness, the code stays unknown.
 func TestEndUnknownToCRIO(t *testing.T) {
 	for _, witness := range []bool{true, false} {
 		test := func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
@@ -75,7 +75,7 @@ func TestEndUnknownToCRIO(t *testing.T) {
 			cached := &pleg.PodLifecycleEvent{Type: pleg.PodSync, Status: status.ContainerStatuses[0]}
 			for _, e := range append(deaths, cached) {
 				code, _, ok := e.Exit()
-				late := e.Type == pleg.ContainerDied && !ok // a list may be quicker than the witness
+				late := e.Type == pleg.ContainerDied && !ok // a list may be faster than the witness
 				if ok != witness && !late || ok && code != 7 {
 					t.Errorf("%v: %+v", e.Type, e.Status)
 				}
@@ -87,8 +87,8 @@ func TestEndUnknownToCRIO(t *testing.T) {
 	}
 }
 
-// CRI-O shows 255 Error until it has read conmon's exit file. The code that a witness then reports
-// stays, whether or not a full list has shown the container before.
+// CRI-O shows code 255 and reason Error until it has read conmon's exit file. Another code that a
+// witness then reports stays, whether or not a full list has shown the container before.
 func TestWitnessAfter255(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"listed": 2 * time.Second, "not yet listed": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,8 @@ func TestWitnessAfter255(t *testing.T) {
 	}
 }
 
-// A restarted CRI-O may show as running a container that ended days ago. It stays exited.
+// After a restart, CRI-O may report a container that is long dead as running. In the cache, it
+// stays exited.
 func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -152,7 +153,8 @@ func TestRunningAgainSinceTheSameStart(t *testing.T) {
 	})
 }
 
-// One container cannot be inspected. The other's exit has its code, although the inspection fails.
+// If the inspection of a container's pod fails because of another container, the cache still
+// contains the container's exit code.
 func TestExitBesideAContainerThatCannotBeInspected(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})

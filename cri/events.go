@@ -19,11 +19,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// atOnce is a limit: a stream that ends without an event this soon after its acceptance counts as
-// refused.
+// atOnce is a time limit: if a stream ends without an event within this time after its acceptance,
+// it counts as refused.
 const atOnce = time.Second
 
-// errStreamEnded is the error of a stream that the runtime ended without an error.
+// errStreamEnded is returned if the runtime ended a stream without an error.
 var errStreamEnded = errors.New("the runtime ended the stream")
 
 // WatchContainerEvents reads the runtime's stream of container events until ctx ends or the stream
@@ -31,8 +31,8 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 // readers of its stream.
 //
 // A runtime sends nothing when it accepts a stream; even headers come with the first event. So the
-// package sends a Version call after the request on the same connection. The stream counts as
-// accepted when that call is answered, or when the first event comes.
+// package sends the request and then a Version call on the same connection. The stream counts as
+// accepted when the runtime answers the Version call, or when the first event comes.
 //
 // The error wraps pleg.ErrEventsUnsupported
 //
@@ -45,11 +45,11 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //     WithSharedEventStream.
 //
 // Otherwise, for containerd 1.6 and 1.7, the method reads containerd's own stream: creations,
-// starts and removals. An event has no pod if no list has shown its container yet. While full lists
-// fail, a ContainerStatus call finds the pod of a container that starts, and observe is called in
-// another goroutine. If connected panics, the stream ends.
+// starts and removals. An event contains no pod if no list has shown its container yet. While full
+// lists fail and a container starts, a ContainerStatus call finds the container's pod, and observe
+// is called in another goroutine. If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
-	// The runtime may have been replaced since the last connection.
+	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
 	if err != nil {
 		return err
@@ -97,9 +97,9 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// answersAfter reports whether the runtime answers a new Version call on the connection that
-// existed after the given number of dials. A later connection has a higher number. For a client of
-// NewRuntime dials are not counted, and any answer counts.
+// answersAfter reports whether the runtime answers a new Version call on the same connection. Each
+// new connection increases the number of dials, so the number must still be dials. For a Runtime
+// that NewRuntime made, dials are not counted, and any answer counts.
 func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
@@ -107,31 +107,31 @@ func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	return err == nil && r.dialer.dials.Load() == dials
 }
 
-// eventStream is the target of the calls for the event stream.
+// eventStream is the object of the event stream's calls in CallsInFlight.
 var eventStream = target{kind: "the event stream"}
 
-// watch is one stream, of events or of exits.
+// watch is one open stream, of events or of exits.
 type watch struct {
 	runtime   *Runtime
 	connected func()
 	call      *call
-	// beside makes the Version call while the stream is open. If that call fails, it cancels the
-	// group's context, which ends the stream.
+	// beside makes the Version call while the stream is open. If the Version call fails, beside
+	// cancels its context, which ends the stream.
 	beside *callGroup
-	events int // received; owned by the reader
+	events int // number of received events; owned by the reader
 
 	mu         sync.Mutex
-	settled    bool      // accepted or ended; guarded by mu
-	accepted   bool      // guarded by mu
+	settled    bool      // true once the stream was accepted or has ended; guarded by mu
+	accepted   bool      // true once the stream was accepted; guarded by mu
 	acceptedAt time.Time // guarded by mu
 }
 
-// newWatch begins a stream, which its caller must close.
+// newWatch records that a stream begins. The caller must call close.
 func (r *Runtime) newWatch(ctx context.Context, made rpc, of target, connected func()) *watch {
 	return &watch{runtime: r, connected: connected, call: r.begin(made, of), beside: r.newCallGroup(ctx, 1)}
 }
 
-// ask makes the Version call whose answer says that the runtime has accepted the stream.
+// ask makes the Version call. When the runtime answers it, the stream counts as accepted.
 func (w *watch) ask() {
 	w.beside.start(rpcVersion, w.call.target, func(ctx context.Context) error {
 		if _, err := w.runtime.fetchVersion(ctx); err != nil {
@@ -146,7 +146,7 @@ func (w *watch) ask() {
 func (w *watch) close() {
 	w.runtime.calls.remove(w.call)
 	w.beside.cancel(nil)
-	_ = w.beside.wait() // its error is the cause of the context, which end reads
+	_ = w.beside.wait() // its error is the cause of the context, which end returns
 }
 
 // accept records that the runtime has accepted the stream. Only the first call counts.
@@ -161,12 +161,12 @@ func (w *watch) accept() {
 	w.runtime.calls.answered(nil)
 	// An accepted stream is no longer a call in flight.
 	w.runtime.metrics.observe(w.call.rpc, w.runtime.calls.remove(w.call), nil)
-	// Under the lock, so that no event is delivered before.
+	// connected is called under the lock, so that no event is delivered earlier.
 	w.connected()
 }
 
-// settle records that the stream has ended, after which accept does nothing. It reports whether the
-// stream ended early, without an event.
+// settle records that the stream has ended. After that, accept does nothing. early is true if the
+// stream ended without an event, before or shortly after its acceptance.
 func (w *watch) settle() (early bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +174,7 @@ func (w *watch) settle() (early bool) {
 	return w.events == 0 && (!w.accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce)
 }
 
-// end counts a stream that has ended, and returns the reason.
+// end counts a stream that has ended, and returns the error of the stream.
 func (w *watch) end(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,10 +187,10 @@ func (w *watch) end(err error) error {
 	case status.Code(err) == codes.Unimplemented:
 		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err)
 	case status.Code(err) == codes.Canceled && ended != nil:
-		// The context ended it, and has the cause.
+		// The context ended the stream, so the error includes the context's cause.
 		err = fmt.Errorf("%w: %w", ended, err)
 	}
-	// A runtime without a stream has answered; that is not an error.
+	// If the runtime answers that it has no stream, the call is not counted as an error.
 	counted := err
 	if errors.Is(err, pleg.ErrEventsUnsupported) {
 		counted = nil
@@ -203,16 +203,16 @@ func (w *watch) end(err error) error {
 	return w.runtime.wrap(w.call, err)
 }
 
-// sharesEventStream reports whether all readers of the runtime's events share one stream.
+// sharesEventStream reports whether the runtime sends each event to only one reader.
 func (v *runtimeVersion) sharesEventStream() bool { return v.isContainerd("1.7.") }
 
-// isContainerd reports whether the runtime is containerd of a version with this prefix.
+// isContainerd reports whether the runtime is containerd, and its version begins with prefix.
 func (v *runtimeVersion) isContainerd(prefix string) bool {
 	return v.name == "containerd" && strings.HasPrefix(strings.TrimPrefix(v.version, "v"), prefix)
 }
 
-// containerEvent converts an event to a hint. The pod's UID is empty if the event has no
-// sandbox.
+// containerEvent converts CRI's event to a pleg.ContainerEvent. The pod's UID is empty if the event
+// contains no sandbox.
 func containerEvent(e *runtimeapi.ContainerEventResponse) pleg.ContainerEvent {
 	sandbox := e.GetPodSandboxStatus()
 	return pleg.ContainerEvent{

@@ -26,7 +26,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// watcher is a running WatchContainerEvents.
+// watcher is a running WatchContainerEvents call.
 type watcher struct {
 	connected chan struct{}
 	events    chan pleg.ContainerEvent
@@ -79,7 +79,7 @@ func TestWatchContainerEvents(t *testing.T) {
 		}
 		seen[e.ContainerID] = true
 	}
-	// An accepted stream is not a call in flight.
+	// A stream is no longer a call in flight once it was accepted.
 	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 	w.cancel()
 	if err := w.ended(t); !errors.Is(err, context.Canceled) {
@@ -103,12 +103,12 @@ func TestEventWithoutSandbox(t *testing.T) {
 	}
 }
 
-// The ways in which runtimes report that they have no events.
+// WatchContainerEvents recognises each way in which a runtime reports that it has no events.
 func TestEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		opts []criserver.Option
-		// opens is how many streams are opened to find out.
+		// opens is how many GetContainerEvents streams are opened until the error is known.
 		opens int
 	}{
 		{"containerd 1.6", []criserver.Option{criserver.WithModel(criserver.Containerd16)}, 1},
@@ -138,8 +138,8 @@ func TestEventsUnsupported(t *testing.T) {
 	}
 }
 
-// A CRI-O that terminates ends every stream without an error, even one that it has just accepted.
-// The Runtime still knows that this CRI-O has events, and does not learn it from the next one.
+// A terminating CRI-O ends every stream without an error, even a stream that it has just accepted.
+// The error does not wrap ErrEventsUnsupported, even if another CRI-O follows at the socket.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)
@@ -159,7 +159,7 @@ func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 			s.serve(t)
 		}
 		s.take()
-		// The stream ends when the client has learned that the connection takes no more calls.
+		// The stream ends when the client knows that the connection accepts no more calls.
 		waitFor(t, func() bool {
 			_, err := r.GetPods(t.Context(), true)
 			calls := s.take()
@@ -183,7 +183,7 @@ func TestSharedEventStream(t *testing.T) {
 	}
 }
 
-// A stream that breaks does not mean that the runtime has no stream.
+// If a stream breaks, the error does not wrap ErrEventsUnsupported.
 func TestEventStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -219,7 +219,7 @@ func TestEventStreamBreaks(t *testing.T) {
 	}
 }
 
-// A frozen runtime has not accepted a stream.
+// If a runtime is frozen, its stream does not count as accepted.
 func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	heal := s.Block("Version", "")
@@ -234,7 +234,6 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	defer s.Thaw()
 	w = watch(t, r)
 	waitFor(t, func() bool { return len(inFlight(r)) == 1 })
-	// The call's object is the stream, not a list.
 	if got := inFlight(r)[0]; got.Object != "the event stream" {
 		t.Errorf("in flight: %+v", got)
 	}
@@ -249,7 +248,7 @@ func TestEventStreamOfFrozenRuntime(t *testing.T) {
 	}
 }
 
-// eventClient is a client whose event stream and Version call the test implements.
+// eventClient is a client whose event stream and Version call are implemented by the test.
 type eventClient struct {
 	stub
 	version func(context.Context) error
@@ -271,11 +270,11 @@ func (c *eventClient) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetE
 	}, nil
 }
 
-// When a stream counts as accepted, and when its end means that the runtime has no stream.
+// Checks when a stream counts as accepted, and when its end means that the runtime has no stream.
 func TestAcceptance(t *testing.T) {
 	answered := func(context.Context) error { return nil }
-	// Only these Version calls are answered: the first comes before the stream, the second while it
-	// is open, the third after its end.
+	// answers returns a Version method that answers only the calls with the given numbers. Call 1
+	// comes before the stream, call 2 while the stream is open, and call 3 after its end.
 	answers := func(which ...int32) func(context.Context) error {
 		var calls atomic.Int32
 		return func(ctx context.Context) error {
@@ -289,7 +288,7 @@ func TestAcceptance(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		version     func(context.Context) error
-		script      string // e: an event, a nil one for n; w: two seconds pass, s: half of one; .: io.EOF
+		script      string // e: an event, n: a nil event, w: two seconds pass, s: half a second passes, .: io.EOF
 		connected   bool
 		unsupported bool
 	}{
@@ -319,7 +318,7 @@ func TestAcceptance(t *testing.T) {
 						case 'n':
 							return nil, nil
 						case '.':
-							synctest.Wait() // the second Version call is answered, or is stuck
+							synctest.Wait() // until the second Version call is answered or stuck
 							return nil, io.EOF
 						case 'w', 's':
 							select {
@@ -347,10 +346,10 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-// A lost Version call, before the stream or while it is open, does not leave a generator's stream
-// connecting for ever.
+// If a Version call is lost, before the stream or while it is open, a generator's stream still
+// connects within 15 s.
 func TestLostVersionCall(t *testing.T) {
-	for lost := int32(2); lost <= 3; lost++ { // the first is the list's
+	for lost := int32(2); lost <= 3; lost++ { // the first belongs to the list
 		synctest.Test(t, func(t *testing.T) {
 			var versions atomic.Int32
 			client := &eventClient{version: func(ctx context.Context) error {
@@ -380,7 +379,7 @@ func TestLostVersionCall(t *testing.T) {
 	}
 }
 
-// The end of a stream ends its Version call, which may be stuck.
+// When a stream ends, its Version call ends too, even if that call is stuck.
 func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var versions atomic.Int32
@@ -392,7 +391,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 			return ctx.Err()
 		}}
 		client.recv = func(context.Context) (*runtimeapi.ContainerEventResponse, error) {
-			synctest.Wait() // the Version call is stuck
+			synctest.Wait() // until the Version call is stuck
 			return nil, status.Error(codes.Unavailable, "reset")
 		}
 		r := newRuntime(client)
@@ -412,7 +411,7 @@ func TestEndOfStreamEndsTheVersionCall(t *testing.T) {
 	})
 }
 
-// Rule 16: the sender never waits for the reader.
+// Rule 16: the events of a storm are read at once, so the runtime drops none of them.
 func TestEventStormIsReadAtOnce(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	w := watch(t, r)

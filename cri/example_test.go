@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Connect to a socket and list the pods. The server takes the place of a containerd.
+// Connect to a socket and list the pods. In this example, a test server replaces containerd.
 func ExampleConnect() {
 	server, err := criserver.Start(criserver.WithVersion("containerd", "2.4.2"))
 	if err != nil {
@@ -55,7 +55,7 @@ func ExampleConnect() {
 	// app exited 137 OOMKilled
 }
 
-// An agent that already has a connection uses it.
+// If an agent already has a connection to the runtime, it can use that connection.
 func ExampleNewRuntime() {
 	server, err := criserver.Start(criserver.WithVersion("cri-o", "1.36.0"))
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleNewRuntime() {
 	// cri-o 1.36.0, plain lists
 }
 
-// If the socket does not exist, the error says so.
+// If the socket does not exist, the error names it.
 func ExampleConnect_noRuntime() {
 	_, err := cri.Connect(context.Background(), "/run/no-such-runtime.sock")
 	fmt.Println(err)
@@ -85,12 +85,12 @@ func ExampleConnect_noRuntime() {
 	// cri: connect: endpoint /run/no-such-runtime.sock: stat /run/no-such-runtime.sock: no such file or directory
 }
 
-// An agent that starts before its runtime is unhealthy until the runtime answers, and says
-// what it waits for.
+// If an agent starts before its runtime, it is unhealthy until the runtime answers. The health
+// error names the endpoint.
 func ExampleDial() {
 	runtime, err := cri.Dial("/run/no-such-runtime.sock")
 	if err != nil {
-		panic(err) // no runtime can ever be there
+		panic(err) // no runtime can ever be at this endpoint
 	}
 	defer runtime.Close()
 	generator := pleg.New(runtime)

@@ -6,20 +6,21 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// exitSettleTime is how long GetPodStatus still asks for a container's status after it was first
-// seen exited. A runtime may learn the reason after the exit: containerd's TaskOOM event may follow
-// its TaskExit event, and the reason is "Error" in between (containerd#12260, containerd#12372).
+// exitSettleTime is how long GetPodStatus asks again for the status of an exited container, after a
+// status first showed the exit. A runtime may learn the reason after the exit: containerd's TaskOOM
+// event may follow its TaskExit event. Between the two events, the reason is "Error"
+// (containerd#12260, containerd#12372).
 const exitSettleTime = 10 * time.Second
 
-// exit is what is held of a container's exit. Guarded by held.mu.
+// exit stores what is known of a container's exit. Guarded by held.mu.
 type exit struct {
-	seen   time.Time    // when a status first showed that it has exited
-	asked  time.Time    // when status was asked for
-	status *pleg.Status // nil until it has settled
+	seen   time.Time    // when a status first showed the exit
+	asked  time.Time    // when the runtime was asked for status
+	status *pleg.Status // nil until the status has settled
 }
 
-// exitedStatus returns the settled status of an exited container, nil if there is
-// none. A status from before a change of the runtime's name does not count.
+// exitedStatus returns the settled status of an exited container, or nil. If the runtime's name has
+// changed since the status was read, it returns nil.
 func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -31,7 +32,7 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 }
 
 // forgetExit forgets the exit of a container that is no longer listed as exited. Docker can start
-// the container again, and its next exit is a new one.
+// the container again, and its next exit must be asked about anew.
 func (h *held) forgetExit(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,14 +41,13 @@ func (h *held) forgetExit(id string) {
 	}
 }
 
-// observeExited records the status of an exited container. asked is when the runtime
-// was asked, now is when the status is recorded. The status has settled, and is held,
-// if it was asked for at least exitSettleTime after the container was first seen
-// exited. If inspections run concurrently, the time of the question decides, not the
-// time of the answer.
+// observeExited records the status of an exited container. asked is when the runtime was asked for
+// the status, and now is the time of recording. A status has settled, and is held, if it was asked
+// for at least exitSettleTime after a status first showed the exit. If inspections run
+// concurrently, the status that was asked for last is held.
 //
-// Only containers that the last full list shows are recorded. So that list bounds what is held,
-// even while full lists fail. Other containers are asked about each time.
+// Only containers in the last full list are recorded. So that list bounds the number of held
+// statuses, even while full lists fail. Other containers are asked about each time.
 func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,8 +55,8 @@ func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Tim
 	if it == nil {
 		return
 	}
-	// If the clock was set back, the time starts again; otherwise the container would
-	// settle later by as much as the clock was set back.
+	// If the clock was set back, the ten seconds start again. Otherwise the container would settle
+	// later, by the time that the clock was set back.
 	if it.exit == nil || now.Before(it.exit.seen) {
 		it.exit = &exit{seen: now}
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// exitNode is a stub with one exited container. The test sets the reason of the exit, and
-// asked counts the ContainerStatus calls.
+// exitNode is a stub with one exited container. The test sets the reason of the exit. asked is the
+// number of ContainerStatus calls.
 type exitNode struct {
 	*stub
 	reason string
@@ -33,7 +33,7 @@ func newExitNode() *exitNode {
 	return n
 }
 
-// exited returns a container of the pod "uid" that has exited.
+// exited returns an exited container of the pod "uid".
 func exited(id string) *runtimeapi.Container {
 	c := container(id, "uid")
 	c.State = runtimeapi.ContainerState_CONTAINER_EXITED
@@ -48,7 +48,7 @@ func exitedStatus(id, reason string) *runtimeapi.ContainerStatus {
 }
 
 // A runtime may learn of an OOM kill after the exit (containerd#12372, containerd#12260: TaskOOM
-// arrives after TaskExit). A later inspection shows it, and the held status is the runtime's last.
+// arrives after TaskExit). Later inspections then return the reason "OOMKilled".
 func TestLateOOMKilled(t *testing.T) {
 	n := newExitNode()
 	start := time.Unix(1000, 0)
@@ -70,13 +70,13 @@ func TestLateOOMKilled(t *testing.T) {
 	}
 }
 
-// An exited container's status is asked for until 10 s after the container was first seen exited,
-// by the adapter's clock, and then no more.
+// GetPodStatus asks for an exited container's status until 10 s, by the Runtime's clock, after a
+// status first showed the exit. Later inspections do not ask.
 func TestStatusOfExitedContainerSettles(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name        string
-		inspections []time.Duration // when, by the clock
+		inspections []time.Duration // when each inspection begins, by the clock
 		asked       []bool
 	}{
 		{"again and again", []time.Duration{0, s, 9 * s, 10*s - 1, 10 * s, 10*s + 1, 3600 * s},
@@ -108,8 +108,8 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 	}
 }
 
-// Docker can start an exited container again. Its second exit is asked about like the first,
-// whether the full list or only a pod list has shown it running.
+// Docker can start an exited container again. GetPodStatus then asks about the second exit as it
+// asked about the first, whether a full list or only a pod list has shown the container running.
 func TestSecondExitOfAContainer(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -169,11 +169,12 @@ func TestSecondExitOfAContainer(t *testing.T) {
 }
 
 // If two inspections run concurrently, the held status is from the inspection that asked late
-// enough. If both did, it is from the one that began last, in whatever order they were answered.
+// enough. If both asked late enough, the status is from the inspection that began last. The order
+// of the answers does not matter.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		asked [2]time.Duration // since the container was first seen
+		asked [2]time.Duration // when each inspection asks, after the first status
 		held  bool
 	}{
 		{"the first too early", [2]time.Duration{9 * time.Second, 10 * time.Second}, true},
@@ -228,7 +229,7 @@ func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	}
 }
 
-// A status without FinishedAt never settles.
+// A status without FinishedAt never settles, so each inspection asks again.
 func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	for _, finishedAt := range []int64{0, time.Time{}.UnixNano()} {
 		n := newExitNode()
@@ -251,8 +252,8 @@ func TestStatusWithoutFinishedAtIsNotHeld(t *testing.T) {
 	}
 }
 
-// While full lists fail, containers are created, inspected and removed. Nothing is held for
-// containers that no full list has shown.
+// While full lists fail, containers are created, inspected and removed. The Runtime keeps no data
+// of containers that no full list has shown.
 func TestStatusesOfExitedContainersAreBoundedWhileListsFail(t *testing.T) {
 	client := &stub{batch: 1}
 	client.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {

@@ -17,20 +17,20 @@ import (
 )
 
 // This file watches CRI-O's exit files. conmon, the process that CRI-O runs for each container,
-// writes a file when the container has exited. The file's name is the container's ID, and it
-// contains the exit code. conmon writes it under another name and renames it. CRI-O watches the
-// folder too, and removes the file when it has handled the exit. CRI-O's status has the time of
-// another file of conmon's. The two times differ by at most a tick of the kernel's clock.
+// writes a file when the container has exited. The file's name is the container's ID, and its
+// content is the exit code. conmon writes the file under another name and renames it. CRI-O watches
+// the folder too, and removes the file when it has handled the exit. CRI-O's status contains the
+// time of another file of conmon's. The two times differ by at most a tick of the kernel's clock.
 //
-// For containers in virtual machines, there is no conmon. CRI-O itself writes the file, with the
-// word Exited instead of a code, before its status has the code.
+// For containers in virtual machines, there is no conmon. CRI-O itself writes the file, before its
+// status contains the code. The content is then the word Exited instead of a code.
 
-// exitFileEvents are the inotify events that are watched for: a file was renamed into the folder or
-// written in place, or the folder is gone.
+// exitFileEvents are the inotify events that the package watches for: a file was renamed into the
+// folder or written in place, or the folder is gone.
 const exitFileEvents = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_ONLYDIR
 
-// maxExitFileBytes is the size limit of an exit file, which has a number of a few digits.
+// maxExitFileBytes is the size limit of an exit file, whose content is a number of a few digits.
 const maxExitFileBytes = 32
 
 // watchExitFiles reports exits from the files that appear in the exits directory.
@@ -38,7 +38,7 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	dir := r.opts.exitsDir
 	watch, err := openExitsDir(dir)
 	if errors.Is(err, fs.ErrNotExist) && !r.opts.exitsDirGiven {
-		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err) // it may not be mounted
+		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err) // it may exist, but not be mounted here
 	}
 	if err != nil {
 		return fmt.Errorf("cri: watching the exit files in %s: %w", dir, err)
@@ -76,7 +76,7 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	}
 }
 
-// openExitsDir returns a file from which the folder's events are read.
+// openExitsDir returns a file from which the events of the exits directory can be read.
 func openExitsDir(dir string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -89,8 +89,8 @@ func openExitsDir(dir string) (*os.File, error) {
 	return watch, nil
 }
 
-// newFile returns the name of the file that an event is about; empty if it is a temporary file or a
-// directory. Its error says why no further exit can be reported.
+// newFile returns the name of the file in an event, or "" for a temporary file or a directory. It
+// returns an error if this watch can report no further exits.
 func newFile(e fileEvent) (name string, err error) {
 	switch {
 	case e.mask&unix.IN_Q_OVERFLOW != 0:
@@ -103,25 +103,26 @@ func newFile(e fileEvent) (name string, err error) {
 	return e.name, nil
 }
 
-// maxOpenFiles returns how many files this process may have open.
+// maxOpenFiles returns how many files this process may open.
 func maxOpenFiles() int {
 	var files unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	return int(min(files.Cur, 1<<20)) //nolint:gosec // small
 }
 
-// errDropped is the error of a watch if the kernel's queue of events was full.
+// errDropped is the error of a watch after the kernel's queue of events was full.
 var errDropped = errors.New("the kernel dropped events")
 
-// withoutCode is the content of the exit file of a container in a virtual machine; noCode is what
-// readExitFile returns for it.
+// withoutCode is the content of the exit file of a container in a virtual machine. For this
+// content, readExitFile returns noCode.
 const (
 	withoutCode = "Exited"
 	noCode      = -1
 )
 
-// tellExitFile reports the exit that a file is about. If the file is already gone, CRI-O shows the
-// exit. A file without a code is a hint to list the pod.
+// tellExitFile reports the exit that a file records. If the file is already gone, it reports
+// nothing, because CRI-O shows the exit. For a file without a code, it reports a hint to list the
+// pod.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {
@@ -134,8 +135,8 @@ func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe fu
 	}
 }
 
-// readExitFile returns the exit code in a file, and when it was written. The error wraps
-// fs.ErrNotExist if there is no file. The code is noCode if the file has none.
+// readExitFile returns the exit code in a file, and when the file was written. If there is no file,
+// the error wraps fs.ErrNotExist. If the file contains no code, the result is noCode.
 func readExitFile(path string) (code int, written time.Time, err error) {
 	content, written, err := readSmallFile(path, maxExitFileBytes)
 	if err != nil {

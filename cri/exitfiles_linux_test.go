@@ -20,7 +20,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// crioWithExits returns a CRI-O with a folder of exit files, and a Runtime that watches it.
+// crioWithExits starts a CRI-O with a folder of exit files, which the Runtime watches.
 func crioWithExits(t *testing.T) (dir string, s *criserver.Server, r *cri.Runtime) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "exits")
@@ -56,13 +56,13 @@ func TestExitFiles(t *testing.T) {
 	if want := (pleg.ContainerExit{ContainerID: app, ExitCode: 3, FinishedAt: info.ModTime()}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// conmon still runs without CRI-O.
+	// conmon writes exit files even while CRI-O is down.
 	s.Down()
 	must(t, s.ExitContainer(other, 137, ""))
 	if got := w.next(t); got.ContainerID != other || got.ExitCode != 137 {
 		t.Errorf("%+v", got)
 	}
-	// Written in place, not renamed, and with a newline.
+	// This file is written in place, not renamed, and ends in a newline.
 	writeExit(t, filepath.Join(dir, "in-place"), "255\n")
 	if got := w.next(t); got.ContainerID != "in-place" || got.ExitCode != 255 {
 		t.Errorf("%+v", got)
@@ -76,7 +76,7 @@ func TestExitFiles(t *testing.T) {
 	}
 }
 
-// A bad file is counted unless it is temporary, and delays no exit.
+// Bad files are counted, except temporary files. They do not delay the exit of a good file.
 func TestBadExitFiles(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	elsewhere := filepath.Join(t.TempDir(), "file")
@@ -90,7 +90,7 @@ func TestBadExitFiles(t *testing.T) {
 		func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("0", 100)), 0o600) },
 		func(path string) error { return os.Symlink(elsewhere, path) },
 		func(path string) error { return unix.Mkfifo(path, 0o600) },
-		func(path string) error { // another process has it open for writing
+		func(path string) error { // another process has opened the file for writing
 			must(t, unix.Mkfifo(path, 0o600))
 			fifo, err := os.OpenFile(path, os.O_RDWR, 0)
 			t.Cleanup(func() { _ = fifo.Close() })
@@ -112,7 +112,8 @@ func TestBadExitFiles(t *testing.T) {
 	}
 }
 
-// The exit file of a container in a virtual machine has no code. It is a hint, and neither an exit nor bad data.
+// The exit file of a container in a virtual machine contains no code. It is reported as a hint, and
+// neither as an exit nor as bad data.
 func TestExitFileOfVirtualMachine(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	w := watchExits(t, r)
@@ -130,8 +131,8 @@ func TestExitFileOfVirtualMachine(t *testing.T) {
 	}
 }
 
-// If the folder is missing or removed, the watch ends, but its error does not say that the runtime
-// has no exits.
+// If the folder is missing or removed, the watch ends, but its error does not wrap
+// ErrEventsUnsupported.
 func TestExitFilesWithoutFolder(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	for name, vanish := range map[string]func() error{
@@ -151,7 +152,7 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 		}
 		must(t, os.Mkdir(dir, 0o700))
 	}
-	// The folder is there again.
+	// The folder exists again.
 	w := watchExits(t, r)
 	<-w.connected
 	writeExit(t, filepath.Join(dir, "c"), "0")
@@ -160,8 +161,8 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 	}
 }
 
-// If more exits come than the kernel's queue holds, the watch ends, so that lists find the missed
-// exits.
+// If the kernel's queue of events overflows, the watch ends with an error, so that lists find the
+// missed exits.
 func TestExitFilesOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -176,7 +177,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	<-connected
 	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	writeExit(t, from, "0")
-	for range held + 1000 { // equal events in a row become one
+	for range held + 1000 { // the kernel merges equal events
 		must(t, os.Rename(from, to))
 		from, to = to, from
 	}
@@ -189,7 +190,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the watch did not end")
 	}
-	// Half of the files are gone when they are read.
+	// Half of the files are gone when they are read, which is not bad data.
 	if got := metric(t, r, "pleg_cri_bad_items_total", "unreadable_exit"); got != 0 {
 		t.Errorf("%v bad exits", got)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// watchExitFiles fails: CRI-O runs on Linux only.
+// watchExitFiles always fails, because CRI-O runs on Linux only.
 func (r *Runtime) watchExitFiles(context.Context, func(), func(pleg.ContainerExit)) error {
 	return fmt.Errorf("cri: exit files can be watched on Linux only: %w", pleg.ErrEventsUnsupported)
 }

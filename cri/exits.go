@@ -15,10 +15,10 @@ import (
 	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
-// crioName is what CRI-O calls itself.
+// crioName is the runtime name that CRI-O reports.
 const crioName = "cri-o"
 
-// exitStream is the target of the calls for the exit events.
+// exitStream is the object of the exit stream's calls in CallsInFlight.
 var exitStream = target{kind: "the exit events"}
 
 // The errors of a Runtime that cannot watch exits.
@@ -27,7 +27,7 @@ var (
 	errNoConnection = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 )
 
-// witness is a source of exits. witnessNames has its value of the label witness.
+// witness is a source of exits. witnessNames contains its name, which is its metric label witness.
 type witness int
 
 const (
@@ -39,29 +39,30 @@ const (
 
 var witnessNames = [witnesses]string{taskEvents: "events", exitFiles: "exit_files", shims: "shim"}
 
-// exitRetry has the delays before the runtime's own stream of exits is opened again while the shims
-// are asked. A delay ends early when a full list succeeds after a failed one.
+// exitRetry sets the delays before the runtime's own stream of exits is opened again while the
+// shims are asked. A delay ends early if a full list succeeds after a failed full list.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
-// exitRetryUnsupported is the delay if the runtime has no such stream: another runtime may replace
-// it.
+// exitRetryUnsupported is the delay if the runtime has no stream of exits. Later, another runtime
+// may replace it.
 const exitRetryUnsupported = 5 * time.Minute
 
 // WatchContainerExits reports exits from every available witness: containerd's stream of events or
 // CRI-O's exit files and, while containerd is away, its shims. See the package documentation. The
-// first witness to see an exit reports it, before the runtime's lists, statuses and container
-// events show it. The others do not repeat it. A sandbox's exit is the exit of its first process.
-// PodUID is empty. Exits of containers that belong to no pod are reported too, but not exits of
-// commands in a container. observe must not block.
+// first witness that sees an exit reports it, before the runtime's lists, statuses and container
+// events show it. The other witnesses do not repeat it. A sandbox's exit is the exit of its first
+// process. PodUID is empty. Exits of containers that belong to no pod are reported too, but not
+// exits of commands in a container. observe must not block.
 //
 // containerd's stream is accepted like the stream of WatchContainerEvents. CRI-O's folder is
 // watched when connected is called, and its earlier files are not reported. If containerd is away,
-// connected is called when the shims are asked, and earlier exits are reported too. If the
-// runtime's own witness fails, WatchContainerExits opens it again while it finds the bundles of
-// containerd's shims; without them, it returns.
+// connected is called when the shims are asked, and earlier exits are reported too. If the stream
+// or the watch of the folder fails, WatchContainerExits opens it again as long as it finds the
+// bundles of containerd's shims. Without bundles, it returns.
 //
 // The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents, for a
-// Runtime of NewRuntime without WithExitsDir, and if the runtime has neither a stream nor shims.
+// Runtime that NewRuntime made without WithExitsDir, and if the runtime has neither a stream nor
+// shims.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents
@@ -76,7 +77,7 @@ func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), obs
 	return w.run(ctx)
 }
 
-// exitWatch is one WatchContainerExits.
+// exitWatch is the state of one WatchContainerExits call.
 type exitWatch struct {
 	runtime *Runtime
 	shims   *shimWatch
@@ -84,15 +85,16 @@ type exitWatch struct {
 
 	mu        sync.Mutex
 	connected func()             // nil once it was called; guarded by mu
-	waiting   []func()           // reports from before connected was called; guarded by mu
-	reported  map[string]witness // the witness that reported a container's exit; guarded by mu
+	waiting   []func()           // reports to make when connected has been called; guarded by mu
+	reported  map[string]witness // the witness that reported each container's exit; guarded by mu
 }
 
-// maxReported bounds how many reported exits are remembered. Beyond it, an exit may be reported
-// twice, which does no harm.
+// maxReported bounds how many reported exits are remembered. Beyond this number, an exit may be
+// reported twice, which does no harm.
 const maxReported = 10_000
 
-// run watches the runtime's own witness again and again, as long as there are shims.
+// run watches containerd's stream or CRI-O's exit files. If that fails, run tries again as long as
+// the bundles of containerd's shims exist.
 func (w *exitWatch) run(ctx context.Context) error {
 	asking, cancel := context.WithCancel(ctx)
 	var joined sync.WaitGroup
@@ -121,7 +123,7 @@ func (w *exitWatch) run(ctx context.Context) error {
 	}
 }
 
-// connect calls connected, once.
+// connect calls connected once, and then makes the waiting reports. Later calls do nothing.
 func (w *exitWatch) connect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +138,7 @@ func (w *exitWatch) connect() {
 	}
 }
 
-// report reports an exit, unless another witness has reported it before.
+// report reports an exit, unless another witness has already reported it.
 func (w *exitWatch) report(by witness, e pleg.ContainerExit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,9 +157,9 @@ func (w *exitWatch) report(by witness, e pleg.ContainerExit) {
 	w.observe(e)
 }
 
-// watchOwnExits watches the runtime's own witness.
+// watchOwnExits watches the runtime's own witness: containerd's stream or CRI-O's exit files.
 func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report func(witness, pleg.ContainerExit)) error {
-	// The runtime may have been replaced since the last connection.
+	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, exitStream)
 	by, watch := taskEvents, r.watchTaskExits
 	switch {
@@ -186,25 +188,25 @@ func (r *Runtime) watchOwnExits(ctx context.Context, connected func(), report fu
 	return err
 }
 
-// exitWatches has the running WatchContainerExits calls of a Runtime.
+// exitWatches contains the running WatchContainerExits calls of a Runtime.
 type exitWatches struct {
-	// recovered has a token when a full list has succeeded after one that failed.
+	// recovered receives a token when a full list has succeeded after a failed full list.
 	recovered chan struct{}
 	failed    atomic.Bool // true if the last full list failed
 
 	mu        sync.Mutex
-	watches   map[*shimWatch]bool     // guarded by mu, as all below
-	states    [witnesses]witnessState // of every witness but the shims
-	list      time.Time               // when the full list in flight began; zero if there is none
+	watches   map[*shimWatch]bool     // guarded by mu, as all fields below
+	states    [witnesses]witnessState // the states of all witnesses except the shims
+	list      time.Time               // when the running full list began; zero if none runs
 	succeeded time.Time               // when the last successful full list began
-	slow      *time.Timer             // notifies the watches of a full list that takes long; nil before the first list
+	slow      *time.Timer             // fires when a full list is slow; nil before the first list
 }
 
-// witnessState says whether a witness is at work, and why not if that is known.
+// witnessState is whether a witness is active, and the reason if it is not.
 type witnessState struct {
 	active bool
 	why    error
-	asked  int // how many containers the shims are asked for
+	asked  int // number of containers that the shims are asked about
 }
 
 func (e *exitWatches) note(by witness, active bool, why error) {
@@ -213,7 +215,7 @@ func (e *exitWatches) note(by witness, active bool, why error) {
 	e.states[by] = witnessState{active: active, why: why}
 }
 
-// pause returns after a delay, when the runtime has recovered or when ctx ends.
+// pause returns after a delay. It returns early when the runtime has recovered or ctx ends.
 func (e *exitWatches) pause(ctx context.Context, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, delay)
 	defer cancel()
@@ -235,7 +237,7 @@ func (e *exitWatches) remove(s *shimWatch) {
 	delete(e.watches, s)
 }
 
-// listing notes that a full list begins, and returns the time. Full lists run one at a time.
+// listing records that a full list begins, and returns the time. Full lists run one at a time.
 func (e *exitWatches) listing() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -248,7 +250,7 @@ func (e *exitWatches) listing() time.Time {
 	return e.list
 }
 
-// listed notes whether the full list has succeeded.
+// listed records whether the full list that began at begun has succeeded.
 func (e *exitWatches) listed(begun time.Time, err error) {
 	e.mu.Lock()
 	e.slow.Stop()
@@ -268,7 +270,7 @@ func (e *exitWatches) listed(begun time.Time, err error) {
 	}
 }
 
-// lists returns when the full list in flight began, zero if there is none, and when the last
+// lists returns when the running full list began, or zero if none runs. succeeded is when the last
 // successful full list began.
 func (e *exitWatches) lists() (begun, succeeded time.Time) {
 	e.mu.Lock()
@@ -298,8 +300,8 @@ func (e *exitWatches) state(by witness) witnessState {
 	return state
 }
 
-// describe says which witnesses are active, and why others are not active, or not for all
-// containers.
+// describe returns the active witnesses. It also returns why other witnesses are not active, or not
+// for all containers.
 func (e *exitWatches) describe() string {
 	var active, refused []string
 	for by := range witnesses {

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// exitWatcher is a running WatchContainerExits.
+// exitWatcher is a running WatchContainerExits call.
 type exitWatcher struct {
 	connected chan struct{}
 	exits     chan pleg.ContainerExit
@@ -71,7 +71,7 @@ func (w *exitWatcher) next(t *testing.T) pleg.ContainerExit {
 	return pleg.ContainerExit{}
 }
 
-// subscribed waits until the server has a reader of its exits.
+// subscribed waits until the server has a subscriber for its exits.
 func subscribed(t *testing.T, s *criserver.Server, w *exitWatcher) {
 	t.Helper()
 	<-w.connected
@@ -87,7 +87,7 @@ func TestWatchContainerExits(t *testing.T) {
 	app, proxy := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "proxy")
 	w := watchExits(t, r)
 	subscribed(t, s, w)
-	// An accepted stream is not a call in flight.
+	// A stream is no longer a call in flight once it was accepted.
 	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 
 	must(t, s.ExitContainer(app, 3, ""))
@@ -97,7 +97,7 @@ func TestWatchContainerExits(t *testing.T) {
 	if want := (pleg.ContainerExit{ContainerID: app, ExitCode: 3, FinishedAt: shown.FinishedAt}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// A command has ended in the container, which is still running.
+	// A command in a running container ends. Its exit is not reported.
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: proxy, ID: "probe", ExitCode: 1})
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: "not a pod's", ExitCode: 9})
 	if got := w.next(t); got.ContainerID != "not a pod's" || got.ExitCode != 9 {
@@ -122,14 +122,14 @@ func TestWatchContainerExits(t *testing.T) {
 	}
 }
 
-// If exit events are off, or the runtime has none, the caller gets an error that says so, after few
-// calls.
+// If exit events are off or not supported, WatchContainerExits makes few calls, and its error wraps
+// ErrEventsUnsupported.
 func TestExitEventsUnsupported(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		model []criserver.Option
 		opts  []cri.Option
-		// versions and streams are the numbers of calls.
+		// versions and streams are the numbers of Version and Subscribe calls.
 		versions, streams int
 	}{
 		{"with the option", nil, []cri.Option{cri.WithoutExitEvents()}, 0, 0},
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Subscribe"); got != test.streams {
 				t.Errorf("%d streams were opened", got)
 			}
-			// The stream may be refused before its Version call is made.
+			// The runtime may refuse the stream before its Version call is made.
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
@@ -164,14 +164,14 @@ func TestExitEventsUnsupported(t *testing.T) {
 			}
 		})
 	}
-	// The caller's own client, whose connection the adapter does not know.
+	// A Runtime that NewRuntime made reports no exits without WithExitsDir.
 	err := watchExits(t, newRuntime(&stub{})).ended(t)
 	if !errors.Is(err, pleg.ErrEventsUnsupported) {
 		t.Error(err)
 	}
 }
 
-// A stream of exits that breaks does not mean that the runtime has no stream.
+// If a stream of exits breaks, the error does not wrap ErrEventsUnsupported.
 func TestExitStreamBreaks(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -217,7 +217,7 @@ func TestExitStreamBreaks(t *testing.T) {
 	}
 }
 
-// A frozen runtime has not accepted a subscription.
+// If a runtime is frozen, the subscription does not count as accepted.
 func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
@@ -238,8 +238,8 @@ func TestExitStreamOfFrozenRuntime(t *testing.T) {
 	}
 }
 
-// An exit that comes before the answer to the stream's Version call shows that the stream is
-// accepted, as the answer does.
+// A stream of exits counts as accepted when an exit comes, even if the stream's Version call has
+// not been answered yet.
 func TestExitBeforeTheAnswer(t *testing.T) {
 	s := startWireServer(t, false)
 	s.answers = make(chan struct{}, 1)
@@ -268,7 +268,7 @@ func field(number protowire.Number, value any) []byte {
 	panic(value)
 }
 
-// message encodes a message of these fields.
+// message encodes a message that consists of the given fields.
 func message(fields ...[]byte) string {
 	var m []byte
 	for _, f := range fields {
@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// Which events of containerd are read as exits, and how.
+// Of containerd's events, only exits of containers with a known code are reported.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)
@@ -295,7 +295,7 @@ func TestTaskExits(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event string
-		want  pleg.ContainerExit // the zero value for no exit
+		want  pleg.ContainerExit // zero if not reported
 		bad   string
 	}{
 		{"exit", valid, exited, ""},
@@ -342,7 +342,7 @@ func TestTaskExits(t *testing.T) {
 			}
 		})
 	}
-	// A truncated event is never another exit.
+	// A truncated event is never reported as an exit.
 	t.Run("cut off", func(t *testing.T) {
 		s := startWireServer(t, false)
 		r := dialRuntime(t, s.endpoint(), quiet)
@@ -352,7 +352,7 @@ func TestTaskExits(t *testing.T) {
 			s.events <- valid[:i]
 			select {
 			case s.events <- "\xff":
-			case err := <-w.done: // it was malformed
+			case err := <-w.done: // the event was malformed
 				w.done <- err
 			}
 			if err := w.ended(t); status.Code(err) != codes.Internal {
@@ -361,13 +361,13 @@ func TestTaskExits(t *testing.T) {
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
-			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // else the old subscriber takes the next event
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // otherwise it takes the next event
 		}
 	})
 }
 
 // A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its
-// exit is not the container's: the bundle has the container's PID.
+// exit is not reported, because its PID is not the container's PID in the bundle.
 func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)
@@ -381,7 +381,7 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	must(t, os.MkdirAll(bundle, 0o700))
 	must(t, os.WriteFile(filepath.Join(bundle, "init.pid"), []byte("4711"), 0o600))
 	serverconfig.Of(s).SendTaskExit(serverconfig.TaskExit{ContainerID: app, PID: 4713, ExitCode: 1})
-	for code, id := range []string{app, bare} { // the bundle of one of them is gone
+	for code, id := range []string{app, bare} { // the second container has no bundle
 		must(t, s.ExitContainer(id, code+2, ""))
 		if got := w.next(t); got.ContainerID != id || got.ExitCode != code+2 {
 			t.Errorf("%+v, want the exit of %s", got, id)
@@ -389,5 +389,5 @@ func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	}
 }
 
-// bundlesDir has the bundles of CRI's containers, below containerd's state directory.
+// bundlesDir contains the bundles of CRI's containers, below containerd's state directory.
 const bundlesDir = "io.containerd.runtime.v2.task/k8s.io"

@@ -1,14 +1,14 @@
 package cri
 
-// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores
-// them.
+// SetUsualEndpoints sets the default endpoints of Connect. The returned function restores the old
+// endpoints.
 func SetUsualEndpoints(endpoints ...string) (restore func()) {
 	before := usualEndpoints
 	usualEndpoints = endpoints
 	return func() { usualEndpoints = before }
 }
 
-// Held returns how many items, pods and statuses a Runtime holds.
+// Held returns how many items, pods and statuses a Runtime keeps in memory.
 func Held(r *Runtime) (items, pods, statuses int) {
 	r.held.mu.Lock()
 	defer r.held.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// The source of each field of a listed container.
+// Checks the source of each field of a listed container.
 func TestListedContainer(t *testing.T) {
 	c := container("c", "uid")
 	c.PodSandboxId = "s"
@@ -37,8 +37,8 @@ func TestListedContainer(t *testing.T) {
 	if diff := cmp.Diff(want, listed()); diff != "" {
 		t.Error(diff)
 	}
-	// Without the label the name comes from the metadata. A runtime older than the field ImageId
-	// returns the image's ID as its reference.
+	// Without the label, the name comes from the metadata. An older runtime without ImageId returns
+	// the image's ID as the reference.
 	delete(c.Labels, "io.kubernetes.container.name")
 	c.ImageId = ""
 	want.Name, want.ImageID = "name-c", c.ImageRef
@@ -47,7 +47,7 @@ func TestListedContainer(t *testing.T) {
 	}
 }
 
-// The source of each field of a listed pod and its sandbox.
+// Checks the source of each field of a listed pod and its sandbox.
 func TestListedSandbox(t *testing.T) {
 	old, s := sandbox("s1", "uid"), sandbox("s2", "uid")
 	old.Labels["app"], old.RuntimeHandler = "old", "runc"
@@ -68,14 +68,14 @@ func TestListedSandbox(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// A container's labels are not its pod's.
+	// A pod without sandboxes has no labels, even if its containers have some.
 	bare := getPods(t, newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "uid")}}))[0]
 	if bare.Labels != nil || bare.Annotations != nil || bare.Containers[0].Labels == nil {
 		t.Errorf("a pod without sandboxes has labels: %+v", bare)
 	}
 }
 
-// If a held item changes, the listing and the count of bad data are as in a first list of the node.
+// If a held item changes, the next list and its count of bad data equal those of a new Runtime.
 func TestEveryChangeOfAnItemShows(t *testing.T) {
 	type (
 		sandbox   = runtimeapi.PodSandbox
@@ -85,7 +85,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(s *sandbox, c *container)
-		bad    string // counted afterwards
+		bad    string // the kind of bad data that is counted
 	}{
 		{name: "attempt", change: func(s *sandbox, _ *container) { s.Metadata.Attempt = 0 }},
 		{name: "pod's name", change: func(s *sandbox, _ *container) { s.Metadata.Name = "other" }},
@@ -106,7 +106,7 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	} {
 		for _, chunk := range []int{0, 16} {
 			t.Run(fmt.Sprintf("%s/chunk=%d", test.name, chunk), func(t *testing.T) {
-				// The name comes from a label, so the container's metadata does not show.
+				// The name comes from a label, so it does not depend on the metadata.
 				s, c := sandboxOf("b", 1, 10), containerOf("c", 10)
 				c.Labels["io.kubernetes.container.name"] = "app"
 				s.Labels["app"], c.Labels["app"] = "web", "web"
@@ -137,8 +137,8 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	}
 }
 
-// Every field of a listed item may change, whatever the API says. GetPods and GetPod then return
-// the same as a new Runtime.
+// Every field of a listed item may change, even if the API forbids it. GetPods and GetPod then
+// return the same as those of a new Runtime.
 func TestEveryFieldMayChange(t *testing.T) {
 	before := &stub{
 		sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("s", 1, 10)},
@@ -179,8 +179,8 @@ func TestEveryFieldMayChange(t *testing.T) {
 	}
 }
 
-// eachChange calls f with copies of a message. In each copy one field has another value, also
-// fields of nested messages.
+// eachChange calls f with copies of a message. In each copy, one field, which may be nested, has
+// another value.
 func eachChange[M crimessage.Message](m M, f func(what string, changed M)) {
 	var walk func(of protoreflect.Message, name string, in func(M) protoreflect.Message)
 	walk = func(of protoreflect.Message, name string, in func(M) protoreflect.Message) {
@@ -218,7 +218,7 @@ func eachChange[M crimessage.Message](m M, f func(what string, changed M)) {
 	walk(of(m), "", of)
 }
 
-// another returns another value of the same kind.
+// another returns a different value of the same kind.
 func another(v protoreflect.Value) protoreflect.Value {
 	switch v := v.Interface().(type) {
 	case string:
@@ -234,7 +234,7 @@ func another(v protoreflect.Value) protoreflect.Value {
 	}
 }
 
-// If only the pod's name changes, GetPod shows it.
+// If only the pod's name or namespace changes, GetPod returns the new value.
 func TestGetPodOfRenamedPod(t *testing.T) {
 	for _, label := range []string{"io.kubernetes.pod.name", "io.kubernetes.pod.namespace"} {
 		node := &stub{containers: []*runtimeapi.Container{containerOf("c", 1)}}

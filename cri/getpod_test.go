@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// The two calls of GetPod run in parallel: together they take as long as the slower one.
+// The two calls of GetPod run in parallel, so together they take as long as the slower call.
 func TestGetPodAsksForBothListsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := node()
@@ -71,7 +71,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	failure := func(method string) error { return status.Error(codes.Internal, method+" is broken") }
 	for _, test := range []struct {
 		name  string
-		after map[string]time.Duration // how long until a list fails; missing: it is stuck
+		after map[string]time.Duration // how long until each list fails; a list that is not in the map is stuck
 		want  string
 	}{
 		{"sandboxes", map[string]time.Duration{"ListPodSandbox": time.Second}, "ListPodSandbox"},
@@ -117,7 +117,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	}
 }
 
-// If both calls of GetPod are stuck, the end of the context ends them.
+// If both calls of GetPod are stuck, GetPod returns when its context ends.
 func TestGetPodIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := node()
@@ -146,8 +146,8 @@ func TestGetPodIsCancelled(t *testing.T) {
 	})
 }
 
-// The two answers of GetPod are decoded in parallel, each with its own scratch space. Their
-// items cross the ends of buffers.
+// The two answers of GetPod are decoded in parallel. Items that cross the end of a buffer need
+// scratch memory, which the two decoders must not share.
 func TestListsOfAPodShareNoScratch(t *testing.T) {
 	plain := &stub{}
 	for i := range 50 {
@@ -168,7 +168,7 @@ func TestListsOfAPodShareNoScratch(t *testing.T) {
 	}
 }
 
-// meeting returns a hook of a stub that makes the calls of two methods wait for each other.
+// meeting returns a hook of a stub. The hook makes the calls of two methods wait for each other.
 func meeting(one, other string) func(context.Context, string) error {
 	ch := make(chan struct{})
 	return func(ctx context.Context, method string) error {
@@ -191,7 +191,7 @@ func meeting(one, other string) func(context.Context, string) error {
 	}
 }
 
-// The status calls of a pod, for sandboxes and containers, run in parallel, up to eight.
+// GetPodStatus asks for the statuses of sandboxes and containers in parallel, up to eight at once.
 func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		sandboxes, containers int
@@ -233,7 +233,7 @@ func TestStatusesOfAPodAreAskedForAtOnce(t *testing.T) {
 	}
 }
 
-// Items of other pods in the runtime's answer are ignored.
+// If the runtime's answer contains only items of other pods, GetPod does not find the pod.
 func TestGetPodOfOtherPodsOnly(t *testing.T) {
 	r := newRuntime(&stub{containers: []*runtimeapi.Container{container("c", "other")}})
 	if pod, err := r.GetPod(t.Context(), "uid"); !errors.Is(err, pleg.ErrPodNotFound) || pod != nil {

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errGoroutineEnded is the error of a call whose client ended the goroutine.
+// errGoroutineEnded is the error of a call if the client ended the call's goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller, and always calls done. done gets
-// the error of f, cut if it is long. If f panicked or ended the goroutine, done gets an error that
-// says so.
+// attempt runs f, which calls code of the client or of the caller. Then it always calls done with
+// the error of f, cut if it is long. If f panicked or ended the goroutine, done is called with an
+// error that reports it.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
 	defer func() {
@@ -26,15 +26,16 @@ func attempt(f func() error, done func(error)) {
 	}()
 	returned := f()
 	if returned != nil {
-		// An error may panic when it is read, for example a nil pointer in an interface.
-		// It is read here first, where a panic is recovered.
+		// Calling a method of an error may panic, for example if it is a nil pointer in an
+		// interface. So the methods are called here first, where a panic is recovered.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
 		returned = cut(returned)
 	}
 	err = returned
 }
 
-// panicText returns the value of a panic as text. Printing the value may panic too.
+// panicText returns the value of a panic as text. If printing the value panics too, it returns only
+// the value's type.
 func panicText(value any) (text string) {
 	defer func() {
 		if recover() != nil {
@@ -44,7 +45,7 @@ func panicText(value any) (text string) {
 	return cutText(fmt.Sprint(value))
 }
 
-// guarded runs f and returns its error. A panic of f is returned as an error.
+// guarded runs f and returns its error. If f panics, guarded returns the panic as an error.
 func guarded(f func() error) (err error) {
 	attempt(f, func(failure error) { err = failure })
 	return err
@@ -58,19 +59,18 @@ type callGroup struct {
 	cancel  context.CancelCauseFunc
 	// tolerated reports whether an error does not count as a failure; may be nil.
 	tolerated func(error) bool
-	// independent is true if a call that fails does not cancel the others.
+	// independent is true if a failed call does not cancel the other calls.
 	independent bool
 
-	// goroutines bounds and joins the goroutines. It does not collect their errors: a
-	// goroutine that the client ended returns none.
+	// goroutines bounds and joins the goroutines. It does not collect their errors: if the client
+	// ends a goroutine, that goroutine returns no error.
 	goroutines errgroup.Group
 
 	once sync.Once
-	err  error // set in once; read after the goroutines have ended
+	err  error // set in once; read when the goroutines have ended
 }
 
-// newCallGroup returns a group that has at most limit calls in flight. The caller must
-// call wait.
+// newCallGroup returns a group that makes at most limit calls at once. The caller must call wait.
 func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	g := &callGroup{runtime: r}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
@@ -78,8 +78,8 @@ func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	return g
 }
 
-// start makes a call: f calls the client with the group's context. start blocks while
-// the group is at its limit.
+// start makes a call: f calls the client with the group's context. start blocks while the group is
+// at its limit.
 func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error) {
 	g.goroutines.Go(func() error {
 		c := g.runtime.begin(made, of)
@@ -104,8 +104,7 @@ func (g *callGroup) finish(err error) {
 	})
 }
 
-// wait returns when every call has returned. It returns the error of the first call
-// that failed.
+// wait returns when every call has returned. It returns the error of the first call that failed.
 func (g *callGroup) wait() error {
 	_ = g.goroutines.Wait() // always nil
 	g.cancel(nil)

@@ -12,16 +12,16 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// This file holds the last complete list; pass.go compares the next list with it.
+// This file holds the last complete list. pass.go compares the next list with it.
 //
-// An item of an answer is skipped, that is, not decoded, if all its fields are the same as in the
-// held item with its ID (see wire.Trace). The held item is then what decoding would give. Every
-// other item is decoded as a whole. If nothing changed and nothing is missing, the previous listing
-// is returned: the same slice of the same pods. Otherwise the pods of the changed items are
-// rebuilt, and the others are returned again.
+// An item of an answer is not decoded if all its fields equal those of the held item with its ID
+// (see wire.Trace). Decoding it would give the held item again. Every other item is decoded as a
+// whole. If nothing changed and no item is missing, the previous listing is returned: the same
+// slice of the same pods. Otherwise the pods of the changed items are rebuilt, and the other pods
+// are returned again.
 //
-// What is held changes only in commit, when both lists are complete. A list that breaks
-// off therefore changes nothing.
+// The held items change only in commit, when both lists are complete. Therefore a list that breaks
+// off changes nothing.
 
 // kind distinguishes containers from sandboxes.
 type kind int
@@ -32,11 +32,11 @@ const (
 	kinds
 )
 
-// mapFields has the numbers of the map fields of a PodSandbox and of a Container: labels and
+// mapFields are the numbers of the map fields of a PodSandbox and of a Container: labels and
 // annotations.
 var mapFields = [kinds]wire.Maps{sandboxes: {5, 6}, containers: {8, 9}}
 
-// decode decodes a whole item, and returns how many labels and annotations it has.
+// decode decodes a whole item. entries is the number of its labels and annotations.
 func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error) {
 	if k == sandboxes {
 		var s runtimeapi.PodSandbox
@@ -48,12 +48,12 @@ func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error)
 	return showContainer(&c, by).with(found), len(c.GetLabels()) + len(c.GetAnnotations()), err
 }
 
-// item is a held container or sandbox. What it shows does not change; a container that
-// changes gets a new item.
+// item is a held container or sandbox. Its shown part does not change: if a container changes, it
+// gets a new item.
 type item struct {
-	// Owned by the pass. Of an unchanged item, a pass reads nothing else. These fields come first
-	// and together, because fetching them is most of the cost of a pass.
-	seen  uint64 // the pass that listed the item last
+	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. They come
+	// first and together, because fetching them from memory is most of the cost of a pass.
+	seen  uint64 // the number of the last pass that listed the item
 	kind  kind
 	trace wire.Trace
 
@@ -70,29 +70,29 @@ type heldPod struct {
 	pod   *pleg.Pod
 }
 
-// held is what the last complete list showed. Only one pass may run at a time, and it
-// alone may call the methods that do not lock.
+// held is the state of the last complete list. Only one pass may run at a time. Only that pass may
+// call the methods that do not lock.
 type held struct {
-	// mu guards the fields below for inspections and pod lists that run during a pass. Only the
-	// pass writes them, except started, so it reads the others without the lock.
+	// mu guards the fields below for inspections and pod lists that run during a pass. Except for
+	// started, only the pass writes the fields, so it reads them without the lock.
 	mu     sync.Mutex
-	number uint64 // of the last pass
+	number uint64 // the number of the last pass
 
 	items   [kinds]map[string]*item
 	pods    map[types.UID]*heldPod
 	listing []*pleg.Pod
 
-	// runtimeName is the runtime's name that the items were decoded with.
+	// runtimeName is the runtime's name when the items were decoded.
 	runtimeName string
 
-	// started has the sandboxes that cri-dockerd has started. The value is 0 once a full list has
-	// shown the sandbox; until then, it is the number of the next pass, which shows the sandbox if
-	// it still exists. The map is nil except in Runtime.held. Guarded by mu.
+	// started contains the sandboxes that cri-dockerd has started. The value is 0 once a full list
+	// has shown the sandbox. Until then, it is the number of the next pass: if that pass does not
+	// list the sandbox, the sandbox is gone. The map is nil except in Runtime.held. Guarded by mu.
 	started map[string]uint64
 
-	tally   badTally          // of the held items
-	podless [kinds]int        // of the held items, those of no pod
-	readers [kinds]wire.Items // kept for their scratch space
+	tally   badTally          // counts the bad data of the held items
+	podless [kinds]int        // how many held items belong to no pod
+	readers [kinds]wire.Items // kept so that their scratch memory is reused
 }
 
 func newHeld() *held {
@@ -103,7 +103,7 @@ func newHeld() *held {
 	return h
 }
 
-// podOf returns the pod of a container or sandbox of the last list; empty if it showed none.
+// podOf returns the UID of the pod that a listed container or sandbox belongs to, or "".
 func (h *held) podOf(id string) types.UID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +115,7 @@ func (h *held) podOf(id string) types.UID {
 	return ""
 }
 
-// begin starts a pass. The pass ends with commit, or is dropped.
+// begin starts a pass. The caller ends the pass with commit, or drops it.
 func (h *held) begin(by reading) *pass {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +141,8 @@ func (h *held) insertLocked(it *item) *heldPod {
 	return pod
 }
 
-// removeLocked removes an item and returns its pod. The pod keeps the item until rebuildLocked: to
-// search the pod for each of its items would take quadratic time.
+// removeLocked removes an item and returns its pod. The pod keeps the item until rebuildLocked:
+// searching the pod for each of its items would take quadratic time.
 func (h *held) removeLocked(it *item) *heldPod {
 	delete(h.items[it.kind], it.container.ID.ID)
 	h.tally.add(it.bad, -1)
@@ -165,7 +165,7 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 			delete(h.pods, pod.uid)
 			continue
 		}
-		// A changed item does not always change its pod.
+		// If an item changed, its pod may still be the same.
 		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
 		if h.started != nil {
 			h.showUnstartedLocked(rebuilt, 0)
@@ -182,7 +182,8 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 	slices.SortFunc(h.listing, func(a, b *pleg.Pod) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// reuse returns the held pod if it equals the pod of a pod list, else the pod of the list.
+// reuse returns the held pod if it equals the given pod of a pod list. Otherwise it returns the
+// given pod.
 func (h *held) reuse(pod *pleg.Pod) *pleg.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// If CRI's stream of a containerd is not usable, containerd's own is read. Its events name a pod
-// only if a list has shown the container.
+// On containerd 1.6 and 1.7, CRI's stream is not usable, so containerd's own stream is read. Its
+// events name a pod only if a list has shown the container.
 func TestHintsOfContainerd1(t *testing.T) {
 	for _, version := range []string{"v1.6.36", "v1.7.35"} {
 		t.Run(version, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestHintsOfContainerd1(t *testing.T) {
 			getPods(t, r)
 			must(t, s.StartContainer(id))
 			next("the start", id, "uid")
-			must(t, s.ExitContainer(id, 1, "")) // which WatchContainerExits reports
+			must(t, s.ExitContainer(id, 1, "")) // reported by WatchContainerExits, not here
 			must(t, s.RemoveContainer(id))
 			next("the removal", id, "uid")
 			must(t, s.RemovePodSandbox(sandbox))
@@ -52,7 +52,7 @@ func TestHintsOfContainerd1(t *testing.T) {
 }
 
 // On containerd 1.6 and 1.7, a generator reports containers that live 20 ms and are removed after
-// 200 ms. Without hints, its lists come every second.
+// 200 ms, although its periodic lists come only every second.
 func TestShortLivesOnContainerd1(t *testing.T) {
 	const lives = 40
 	for name, model := range map[string]criserver.Model{
@@ -94,8 +94,8 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 	}
 }
 
-// Lists fail if the node has too many containers. On containerd 1.6 and 1.7, starts are still seen
-// then, in known pods and in new ones. A stuck status does not delay the others.
+// Lists fail if the node has too many containers. On containerd 1.6 and 1.7, starts are still
+// reported then, in known pods and in new pods. A stuck status does not delay other starts.
 func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 	for name, model := range map[string]criserver.Model{
 		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,
@@ -148,7 +148,7 @@ func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 					t.Errorf("its exit code is %d", code)
 				}
 				must(t, s.RemoveContainer(inNew))
-				runContainer(t, s, newPod, "next") // its start causes a list of the pod
+				runContainer(t, s, newPod, "next") // this start causes a list of the pod
 				time.Sleep(300 * time.Millisecond)
 				removed := false
 				for len(events) > 0 {

@@ -13,30 +13,31 @@ import (
 )
 
 // ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose
-// status has no such information. cri-dockerd never reports any.
+// status contains no info. cri-dockerd never returns any.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 
-// Info is what a runtime reports about a container or a sandbox beyond the fields of CRI. Fields
-// that the runtime does not report are empty.
+// Info is the information about a container or a sandbox for which CRI has no fields. Fields that
+// the runtime does not report are empty.
 type Info struct {
 	// ID is the ID of the container or sandbox.
 	ID string
-	// SandboxID is the sandbox that the container is in. For a sandbox, it equals ID.
+	// SandboxID is the ID of the sandbox that the container is in. For a sandbox, it equals ID.
 	SandboxID string
 	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
-	// is running. A sandbox of CRI-O has a process only if its pod has a PID namespace of its own,
+	// is running. A sandbox of CRI-O runs a process only if its pod has a PID namespace of its own,
 	// or drop_infra_ctr is off.
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
-	// container may be in cgroups below it. The path is computed from the specification and may not
+	// container may be in cgroups below it. The path is computed from the specification. It may not
 	// exist on the host: with kata, or if the kubelet uses the systemd driver and containerd does
-	// not. /proc/PID/cgroup has the real one.
+	// not. /proc/PID/cgroup contains the real path.
 	CgroupPath string
 	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network",
 	// "pid", "mount", "ipc", "uts", "cgroup", "user", "time". A path comes from the specification,
-	// such as "/run/netns/cni-1b2c", or else from the first process, such as "/proc/4711/ns/net".
-	// Without a process, only paths from the specification are present.
+	// such as "/run/netns/cni-1b2c". If the specification has none, it comes from the first
+	// process, such as "/proc/4711/ns/net". Without a process, only paths from the specification
+	// are present.
 	Namespaces map[string]string
 	// RootFS is the path of the root file system in the OCI specification. With containerd it is
 	// relative to the container's bundle.
@@ -56,14 +57,14 @@ type Info struct {
 }
 
 // ContainerInfo asks the runtime for a container's PID, cgroup, namespaces, OCI specification and
-// more. It makes one verbose ContainerStatus call, whose answer has 10 to 50 KiB, and caches
-// nothing. The ID is the runtime's or in the form "containerd://3f2a…"; containerd and CRI-O also
-// take a unique prefix. ctx should have a deadline, because a runtime may never answer for a stuck
-// container.
+// more. It makes one verbose ContainerStatus call, whose answer takes 10 to 50 KiB, and caches
+// nothing. The ID is the runtime's ID, with or without a prefix such as "containerd://". containerd
+// and CRI-O also accept the unique beginning of an ID. ctx should have a deadline, because a
+// runtime may never answer for a stuck container.
 //
-// Each runtime has its own form of answer. ContainerInfo knows the forms of containerd and CRI-O;
-// with another runtime, fields may be empty. If the runtime reports nothing, the error wraps
-// ErrNoInfo. If the container does not exist, the error has the code NotFound.
+// Each runtime reports this information in its own form. ContainerInfo knows the forms of
+// containerd and CRI-O; with another runtime, fields may be empty. If the runtime reports nothing,
+// the error wraps ErrNoInfo. If the container does not exist, the error has the code NotFound.
 func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcContainerStatus, target{kind: "container", id: id}, func() (*Info, error) {
@@ -76,7 +77,8 @@ func (r *Runtime) ContainerInfo(ctx context.Context, id string) (*Info, error) {
 	})
 }
 
-// SandboxInfo is ContainerInfo for a sandbox. It makes one verbose PodSandboxStatus call.
+// SandboxInfo returns the same information as ContainerInfo, but for a sandbox. It makes one
+// verbose PodSandboxStatus call.
 func (r *Runtime) SandboxInfo(ctx context.Context, id string) (*Info, error) {
 	id = withoutType(id)
 	return r.askInfo(ctx, rpcPodSandboxStatus, target{kind: "sandbox", id: id}, func() (*Info, error) {
@@ -119,19 +121,19 @@ func (r *Runtime) askInfo(ctx context.Context, made rpc, of target, ask func() (
 	return info, err
 }
 
-// parseInfo reads the info of a verbose status.
+// parseInfo parses the info of a verbose status.
 func parseInfo(id string, verbose map[string]string) (*Info, error) {
 	raw := verbose["info"]
 	if raw == "" {
 		return nil, ErrNoInfo
 	}
-	// The fields that containerd and CRI-O share, then the fields of each.
+	// First the fields that containerd and CRI-O share, then the fields of each runtime.
 	var of struct {
 		PID         int             `json:"pid"`
 		SandboxID   string          `json:"sandboxID"`
 		RuntimeSpec json.RawMessage `json:"runtimeSpec"`
 
-		// containerd
+		// Fields of containerd only.
 		SnapshotKey string `json:"snapshotKey"`
 		Snapshotter string `json:"snapshotter"`
 		Config      struct {
@@ -142,7 +144,7 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 			} `json:"linux"`
 		} `json:"config"`
 
-		// CRI-O
+		// Fields of CRI-O only.
 		Privileged bool `json:"privileged"`
 	}
 	var spec struct {
@@ -191,21 +193,21 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 	return info, nil
 }
 
-// procNames are the names in /proc/PID/ns of the types of namespaces.
+// procNames are the names of the namespace types in /proc/PID/ns.
 var procNames = map[string]string{
 	"network": "net", "mount": "mnt", "pid": "pid", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup", "user": "user",
 	"time": "time",
 }
 
-// cgroupPath returns the path of a cgroup from an OCI specification. For the systemd driver it has the
-// form slice:prefix:name, where kubepods-burstable.slice is below kubepods.slice.
+// cgroupPath returns the path of a cgroup from an OCI specification. For the systemd driver, the
+// specification contains slice:prefix:name, and kubepods-burstable.slice is below kubepods.slice.
 func cgroupPath(spec string) string {
 	parts := strings.Split(spec, ":")
 	if len(parts) != 3 {
 		return spec
 	}
 	slice, prefix, name := strings.TrimSuffix(parts[0], ".slice"), parts[1], parts[2]
-	if slice == "-" { // the root
+	if slice == "-" { // "-" is the root
 		slice = ""
 	}
 	var path strings.Builder

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// infoNode is a runtime whose verbose statuses have the given info.
+// infoNode is a runtime that returns the given info in its verbose statuses.
 func infoNode(info string) *cri.Runtime {
 	verbose := map[string]string{"info": info}
 	if info == "" {
@@ -66,7 +66,7 @@ func TestContainerInfo(t *testing.T) {
 	}
 }
 
-// Without a process, all information about a sandbox of CRI-O comes from its specification.
+// If a sandbox of CRI-O has no process, all its information comes from the OCI specification.
 func TestSandboxInfo(t *testing.T) {
 	info := `{"runtimeSpec":` + crioSpec + `}`
 	got, err := infoNode(info).SandboxInfo(t.Context(), "s2")
@@ -100,7 +100,7 @@ func TestCgroupPathOfInfo(t *testing.T) {
 	}
 }
 
-// If a runtime has no info, or it cannot be read, the error names the container.
+// If a runtime returns no info, or info that cannot be parsed, the error names the container.
 func TestInfoThatIsMissing(t *testing.T) {
 	for info, want := range map[string]string{
 		"":                         "no info",
@@ -126,7 +126,7 @@ func TestInfoThatIsMissing(t *testing.T) {
 	}
 }
 
-// The test server answers as containerd and CRI-O do.
+// ContainerInfo and SandboxInfo can read the info of the test server.
 func TestInfoOfTheServer(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.CRIO} {
 		s, r := serverAndRuntime(t, criserver.WithModel(model))

@@ -10,7 +10,7 @@ import (
 // fileEvent is an event of inotify.
 type fileEvent struct {
 	watch int32  // the watch descriptor
-	mask  uint32 // what has happened
+	mask  uint32 // what has happened, as IN_ flags
 	name  string // the file in the watched folder; empty for the folder itself
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A status has the container's own labels, annotations, sandbox and log. Its maps are the list's
-// maps if they are equal.
+// A status contains the container's own labels, annotations, sandbox ID and log path. If the maps
+// equal those of the list, they are the same maps.
 func TestFieldsOfAStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid", Namespace: "shop", Name: "web"})
@@ -48,8 +48,8 @@ func TestFieldsOfAStatus(t *testing.T) {
 	want("with other labels than the list", false)
 }
 
-// With WithAnnotations, only the chosen annotations are held: in pods, containers and statuses. The
-// fields that the library reads from the others are still set.
+// With WithAnnotations, only the chosen annotations are held in pods, containers and statuses. The
+// library still reads its own fields from the other annotations.
 func TestWithAnnotations(t *testing.T) {
 	s, all := serverAndRuntime(t)
 	none := connect(t, s, cri.WithAnnotations())
@@ -90,7 +90,8 @@ func TestWithAnnotations(t *testing.T) {
 		}
 	}
 
-	// A pod whose annotations were dropped is recognised in the next list, and not decoded again.
+	// If annotations were dropped, the next list still recognises the pod and does not decode it
+	// again.
 	before := getPods(t, none)
 	decoded := func() float64 { return metric(t, none, "pleg_cri_listed_items_total", "decoded") }
 	was := decoded()
@@ -109,7 +110,7 @@ func TestWithAnnotations(t *testing.T) {
 	}
 }
 
-// Dropped annotations are not held, neither from lists nor from statuses.
+// Annotations that WithAnnotations drops occupy no memory, neither in lists nor in statuses.
 func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 	const pods = 40 // with 256 KiB each: 10 MiB
 	s, _ := serverAndRuntime(t)
@@ -126,7 +127,7 @@ func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 			}
 			return statuses
 		}
-		before := heapOf(inspect) // warms up pools of buffers, which two collections empty
+		before := heapOf(inspect) // also fills pools of buffers, which two collections empty
 		statuses = nil
 		runtime.GC()
 		return max(before, heapOf(inspect))
@@ -136,8 +137,8 @@ func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 	}
 }
 
-// byMetadata is a node with pods that the kubelet has not made: s1 with container c1, and s2, which
-// comes later. The kubelet made the pod "labelled".
+// byMetadata returns a node with a pod that the kubelet has made, "labelled", and a pod that it has
+// not made: sandbox s1 with container c1.
 func byMetadata() *stub {
 	own := sandbox("s0", "labelled")
 	own.Metadata = &runtimeapi.PodSandboxMetadata{Uid: "otherwise"}
@@ -146,7 +147,7 @@ func byMetadata() *stub {
 			Metadata: &runtimeapi.PodSandboxMetadata{Uid: "m1", Name: "web", Namespace: "shop"}}}}
 }
 
-// bare is a container without labels.
+// bare returns a container without labels.
 func bare(id, sandbox string) *runtimeapi.Container {
 	return &runtimeapi.Container{Id: id, PodSandboxId: sandbox, Metadata: &runtimeapi.ContainerMetadata{Name: "app"}}
 }
@@ -201,7 +202,7 @@ func TestWithPodsByMetadata(t *testing.T) {
 			want("then with it", "m1 shop/web 1 1", "m2 shop/db 1 1")
 			node.containers[1].State = runtimeapi.ContainerState_CONTAINER_EXITED
 			want("a container that changes", "m1 shop/web 1 1", "m2 shop/db 1 1")
-			// More containers than are held without a pod.
+			// The node now runs more containers than may be held without a pod.
 			for i := range 200 {
 				node.containers = append(node.containers, bare(fmt.Sprint("more", i), "s2"))
 			}

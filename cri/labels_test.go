@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// GetPods returns the labels that the runtime was given for a pod; the maps are shared, not copied.
+// GetPods returns the labels that the pod was created with. The maps are shared, not copied.
 func TestLabelsOfAPod(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	config := criserver.PodConfig{UID: "uid", Name: "web", Namespace: "shop", RuntimeHandler: "kata",
@@ -62,7 +62,7 @@ func sameMap(a, b map[string]string) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
-// Labels are refreshed by every list, and a pod that was returned before keeps its own.
+// Every list returns the current labels. A pod that was returned before keeps its old labels.
 func TestLabelsAreRefreshed(t *testing.T) {
 	node := &stub{chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "uid-1"), sandbox("s2", "uid-2")}}
 	node.sandboxes[0].Labels["app"] = "web"
@@ -91,9 +91,9 @@ func TestLabelsAreRefreshed(t *testing.T) {
 	}
 }
 
-// A million labels are passed on. An item with them is recognised, whatever their order, in linear
-// time: looking for each among all would take this test a quarter of an hour. A change of one is
-// seen.
+// Whatever the order of an item's million labels, the next list recognises the item in linear time.
+// (Searching all labels for each label would take a quarter of an hour.) If one label changes, the
+// next list contains the change.
 func TestMillionLabels(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("makes a million labels, in one goroutine")
@@ -133,8 +133,8 @@ func TestMillionLabels(t *testing.T) {
 	}
 }
 
-// If labels do not fit into a message, full lists fail and change nothing; GetPod can still list
-// other pods.
+// If the labels of one pod do not fit into a message, full lists fail and change nothing. GetPod
+// can still list other pods.
 func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)
@@ -158,8 +158,8 @@ func TestLabelsBeyondTheMessageLimit(t *testing.T) {
 	}
 }
 
-// Labels and annotations may hold anything. No log, metric, report or error shows them; a log has
-// only the kubelet's name of the pod.
+// Labels and annotations may contain secrets, so no log, metric, report or error contains them.
+// Logs contain only the kubelet's name of the pod.
 func TestLabelsAreNeverLogged(t *testing.T) {
 	const secret = "hunter2"
 	for _, chunk := range []int{0, 16} {

@@ -18,7 +18,7 @@ import (
 type query struct {
 	podUID types.UID // one pod only
 	live   bool      // only running containers and ready sandboxes
-	plain  bool      // everything, by plain calls
+	plain  bool      // everything, with plain calls only
 }
 
 func (q query) all() bool { return q == query{} }
@@ -53,17 +53,17 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 }
 
 // GetPods lists the pods of the runtime: the sandboxes and containers with the kubelet's label
-// io.kubernetes.pod.uid, grouped by it. Pods are sorted by UID. In a pod, sandboxes come newest
-// first (by attempt, then creation time, then ID). So do containers (by creation time, then
-// attempt, then ID; containers of one name by attempt). If all is false, only ready sandboxes and
-// running containers are listed.
+// io.kubernetes.pod.uid, grouped by its value. Pods are sorted by UID. In a pod, sandboxes are
+// sorted newest first (by attempt, then creation time, then ID). Containers are sorted newest first
+// too (by creation time, then attempt, then ID; containers of one name by attempt). If all is
+// false, only ready sandboxes and running containers are listed.
 //
-// If all is true, a pod in which nothing changed since the last such list is the same *pleg.Pod. If
-// no pod changed, the slice is the same too. Such lists run one at a time: a second call waits for
-// the first, or for the end of its context.
+// If all is true and nothing in a pod changed since the last full list, GetPods returns the same
+// *pleg.Pod. If no pod changed, it returns the same slice. Full lists run one at a time: a second
+// call waits for the first, or for the end of its context.
 //
-// cri-dockerd lists a sandbox as not ready until it has started it. GetPods and GetPod return such a
-// sandbox as unknown until they have seen it ready or with a container.
+// cri-dockerd lists a sandbox as not ready until it has started the sandbox. GetPods and GetPod
+// return the state of such a sandbox as unknown until they have seen it ready or with a container.
 //
 // GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -86,7 +86,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 }
 
 // GetPod lists one pod, with its exited containers, by the label io.kubernetes.pod.uid. If the
-// runtime knows no sandbox and no container of the pod, the error wraps pleg.ErrPodNotFound. If the
+// runtime lists no sandbox and no container of the pod, the error wraps pleg.ErrPodNotFound. If the
 // pod has not changed since the last full list, GetPod returns the same *pleg.Pod. It fails if
 // either list fails.
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
@@ -112,14 +112,14 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return nil, fmt.Errorf("cri: pod %s: %w", uid, pleg.ErrPodNotFound)
 }
 
-// list lists the node and compares the list with what is held. It lists the sandboxes first, as the
-// kubelet does, and then the containers: a container that is created in between is listed without
-// its sandbox. In the other order, or in parallel, a sandbox might be listed without containers
-// that it has. Two lists of a large node in parallel would also double a relist's load on the
-// runtime, and nothing waits for the milliseconds saved.
+// list lists the node and compares the list with the held items. It lists the sandboxes first, as
+// the kubelet does, and then the containers: a container that is created in between is listed
+// without its sandbox. In the other order, or in parallel, a sandbox might be listed without some
+// of its containers. On a large node, two lists in parallel would also double a relist's load on
+// the runtime, and no caller waits for the milliseconds saved.
 //
-// A full list is streamed if the runtime supports it. If the runtime refuses, the rest
-// of the list is completed with plain calls.
+// A full list is streamed if the runtime supports it. If the runtime refuses, list completes the
+// rest with plain calls.
 func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {
@@ -152,10 +152,10 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 	return r.commit(ctx, p), nil
 }
 
-// listPod lists one pod. Its two calls run in parallel, because a reader or the pod's
-// events wait for them. If one fails, the other is cancelled. The calls may read the
-// runtime in either order: both begin after the stamp of the listing, and the listing
-// promises nothing about changes after its stamp.
+// listPod lists one pod. Its two calls run in parallel, because a reader or the pod's events wait
+// for them. If one call fails, the other is cancelled. The runtime may answer the calls in either
+// order, because both begin after the time of the listing. The listing promises nothing about later
+// changes.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {
@@ -174,8 +174,7 @@ func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	return r.commit(ctx, p), nil
 }
 
-// commit ends a pass whose lists are complete, counts the listed items, and logs the
-// bad ones.
+// commit ends a pass whose lists are complete, counts the listed items, and logs the bad items.
 func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 	pods, tally := p.commit()
 	r.countBad(&tally)
@@ -190,13 +189,13 @@ func (r *Runtime) commit(ctx context.Context, p *pass) []*pleg.Pod {
 	return pods
 }
 
-// plainRPC and streamRPC are the calls that list a kind.
+// plainRPC and streamRPC are the calls that list sandboxes or containers.
 var (
 	plainRPC  = [kinds]rpc{sandboxes: rpcListPodSandbox, containers: rpcListContainers}
 	streamRPC = [kinds]rpc{sandboxes: rpcStreamPodSandboxes, containers: rpcStreamContainers}
 )
 
-// askPlain makes one of the two plain calls of a pass, and reads the answer.
+// askPlain makes one of the two plain calls of a pass, and reads its answer.
 func (r *Runtime) askPlain(ctx context.Context, p *pass, k kind, q query) error {
 	var codec answerCodec
 	if k == sandboxes {
@@ -213,7 +212,7 @@ func callOptions(codec *answerCodec) []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes)}
 }
 
-// tooLarge adds advice to the error of a list that is larger than a message may be.
+// tooLarge adds the size limit to the error of a list that exceeds the limit of a message.
 func tooLarge(err error) error {
 	if status.Code(err) == codes.ResourceExhausted {
 		return fmt.Errorf("%w (the limit is %d MiB a message, or the runtime's own if lower)", err, maxReceivedBytes>>20)

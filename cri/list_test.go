@@ -39,7 +39,8 @@ func serverAndRuntime(t *testing.T, opts ...criserver.Option) (*criserver.Server
 	return s, connect(t, s)
 }
 
-// inMemory starts a server that listens in memory, and returns the option that connects a runtime to it.
+// inMemory starts a server that listens in memory, and returns the option that connects a Runtime
+// to the server.
 func inMemory(t *testing.T, opts ...criserver.Option) (*criserver.Server, cri.Option) {
 	t.Helper()
 	l := bufconn.Listen(1 << 16)
@@ -50,7 +51,8 @@ func inMemory(t *testing.T, opts ...criserver.Option) (*criserver.Server, cri.Op
 	}))
 }
 
-// inBubble runs test in a bubble, with a server and a generator that has synced on an empty node.
+// inBubble runs test in a synctest bubble, with a server and a generator that has synced on the
+// empty node.
 func inBubble(t *testing.T, test func(*testing.T, *criserver.Server, *pleg.GenericPLEG), opts ...criserver.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +102,7 @@ func runContainer(t *testing.T, s *criserver.Server, sandbox, name string) strin
 	return runProcess(t, s, sandbox, name, 0)
 }
 
-// runProcess runs a container whose first process has the given PID; no process may have it.
+// runProcess runs a container whose first process uses the given PID. The PID must be free.
 func runProcess(t *testing.T, s *criserver.Server, sandbox, name string, pid int) string {
 	t.Helper()
 	id, err := s.RunContainer(sandbox, criserver.ContainerConfig{Name: name, PID: pid})
@@ -128,7 +130,7 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 	created, err := s.CreateContainer(a, criserver.ContainerConfig{Name: "waiting"})
 	must(t, err)
 
-	for range 5 { // lists come in random order
+	for range 5 { // the server's lists come in random order
 		pods := getPods(t, connect(t, s))
 		var got []string
 		for _, p := range pods {
@@ -171,7 +173,7 @@ func TestGetPodsGroupsAndSorts(t *testing.T) {
 	}
 }
 
-// GetPods returns the same *Pod again if and only if nothing in it changed.
+// GetPods returns the same *Pod again if nothing in the pod changed, and otherwise another *Pod.
 func TestGetPodsHandsOutAgain(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -237,7 +239,7 @@ func TestGetPodNotFound(t *testing.T) {
 	}
 }
 
-// A runtime may ignore the label selector of a list. GetPod checks the answer.
+// A runtime may ignore the label selector of a list. So GetPod selects the pod from the answer.
 func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
 	r := newRuntime(&stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "one"), sandbox("s2", "two")}})
 	pod, err := r.GetPod(t.Context(), "two")
@@ -249,7 +251,7 @@ func TestGetPodOfRuntimeThatDoesNotFilter(t *testing.T) {
 	}
 }
 
-// Rule 15: a partial list is a failed list, and removes nothing.
+// Rule 15: a partial list is a failed list, and removes no pod.
 func TestEitherListFailing(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "down for maintenance")
 	for _, test := range []struct {
@@ -318,8 +320,8 @@ func container(id, uid string) *runtimeapi.Container {
 	}
 }
 
-// Rule 14: bad data is skipped or read as unknown, counted by reason, logged once,
-// and hurts no other pod.
+// Rule 14: bad data is skipped or read as unknown, counted by reason, and logged once. Other pods
+// are not affected.
 func TestBadItems(t *testing.T) {
 	edit := func(c *runtimeapi.Container, f func(*runtimeapi.Container)) *runtimeapi.Container {
 		f(c)
@@ -328,7 +330,7 @@ func TestBadItems(t *testing.T) {
 	for _, test := range []struct {
 		reason string
 		item   *runtimeapi.Container
-		local  bool // cannot come over a wire
+		local  bool // true if only a client in this process can return the item
 		state  pleg.State
 	}{
 		{reason: "nil_item", item: nil, local: true},
@@ -382,8 +384,8 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
-// metric returns the value of a counter, or the count of a histogram, that has the given value of a
-// label.
+// metric returns the value of a counter, or the count of a histogram. label is the value of the
+// metric's first label.
 func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -444,7 +446,7 @@ func TestFullListsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// Bad data is logged with the kubelet's keys.
+// Bad data is logged with the keys that the kubelet uses.
 func TestBadDataIsLoggedWithKeysOfTheKubelet(t *testing.T) {
 	bad := containerOf("c1", 1)
 	bad.State = 77

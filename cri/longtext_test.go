@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A message of megabytes is cut at 4 KiB, so that a status holds no more of it. The kubelet's own
-// messages, which have at most 4,096 bytes, are kept whole.
+// A container's message of megabytes is cut at 4 KiB, so that its status does not keep the rest in
+// memory. A message of up to 4,096 bytes, the kubelet's limit, is kept whole.
 func TestLongMessagesAreCut(t *testing.T) {
 	for size, want := range map[int]int{4096: 4096, 4097: 4096 + len("…"), 10 << 20: 4096 + len("…")} {
 		n := newExitNode()

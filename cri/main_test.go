@@ -18,7 +18,7 @@ import (
 )
 
 // envServer makes this test binary run a CRI server instead of tests, so that benchmarks do not
-// measure the server's CPU time. Its value has the number of containers and the number of labels:
+// measure the server's CPU time. Its value is the number of containers and the number of labels:
 // see fill.
 const envServer = "PLEG_CRI_TEST_SERVER"
 
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serve runs a CRI server with encoded lists until stdin ends.
+// serve runs a CRI server with Config.EncodedLists until stdin ends.
 func serve(node string) {
 	var containers, labels int
 	_, err := fmt.Sscan(node, &containers, &labels)
@@ -45,8 +45,8 @@ func serve(node string) {
 
 const ports = `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`
 
-// fill creates pods of two containers each, with the usual labels and annotations. Every sandbox
-// and container has the given number of further labels.
+// fill creates pods of two containers each, with the usual labels and annotations. In addition,
+// every sandbox and container gets the given number of labels.
 func fill(s *criserver.Server, containers, labels int) {
 	for i := range containers / 2 {
 		sandbox := s.RunPod(criserver.PodConfig{
@@ -72,8 +72,8 @@ func fill(s *criserver.Server, containers, labels int) {
 	}
 }
 
-// labelsOfPod returns labels of ordinary length: the recommended ones of Kubernetes, some that
-// controllers set, and n more.
+// labelsOfPod returns n labels of ordinary length: first the labels that Kubernetes recommends,
+// then some that controllers set, then numbered labels.
 func labelsOfPod(pod, n int) map[string]string {
 	labels := make(map[string]string, n)
 	for i := range n {
@@ -105,8 +105,8 @@ func labelsOfPod(pod, n int) map[string]string {
 	return labels
 }
 
-// startServerProcess starts a CRI server in another process, filled with containers, and returns
-// its endpoint.
+// startServerProcess starts a CRI server in another process, creates pods with the given number of
+// containers and labels in it, and returns its endpoint.
 func startServerProcess(tb testing.TB, containers, labels int) string {
 	tb.Helper()
 	exe, err := os.Executable()

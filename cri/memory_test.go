@@ -32,7 +32,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// heapOf returns how many bytes the result of f holds.
+// heapOf returns how much heap the result of f occupies, in bytes.
 func heapOf(f func() any) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -48,8 +48,8 @@ func heapOf(f func() any) uint64 {
 
 const mib = 1 << 20
 
-// A message can have millions of empty items. The list fails when it has had more than any node
-// has, however it is read.
+// A message can contain millions of empty items. However the list is read, it fails when it exceeds
+// the limit on items.
 func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
 	for name, r := range map[string]*cri.Runtime{
@@ -63,7 +63,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the list has more than 100000 items") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if bytes > 800*mib { // in total; next to nothing is held at once
+		if bytes > 800*mib { // in total, not at once
 			t.Errorf("%s: %d MiB allocated", name, bytes/mib)
 		}
 		if items, pods, _ := cri.Held(r); items+pods != 0 {
@@ -72,7 +72,7 @@ func TestListsAreBoundedInItems(t *testing.T) {
 	}
 }
 
-// A streamed list has no more bytes than four plain ones.
+// A streamed list fails if it exceeds 256 MiB, which is four times the limit of a plain list.
 func TestListsAreBoundedInBytes(t *testing.T) {
 	big := container("c", "uid")
 	big.Annotations = map[string]string{"big": strings.Repeat("x", 60*mib)}
@@ -83,7 +83,7 @@ func TestListsAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// A stream of messages without items ends, long before the deadline of the list.
+// A stream of messages without items fails at a limit, long before the deadline of the list.
 func TestListsAreBoundedInEmptyMessages(t *testing.T) {
 	for name, r := range map[string]*cri.Runtime{
 		"decoded":   newRuntime(&endless{stub: stub{chunk: 16 << 10}}, quiet),
@@ -112,7 +112,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// endless streams one container for ever, per times in each message.
+// endless streams messages without end. Each message contains one container, repeated per times.
 type endless struct {
 	stub
 	of  *runtimeapi.Container
@@ -143,7 +143,7 @@ func (e *endless) StreamContainers(_ context.Context, _ *runtimeapi.ListContaine
 	}}, nil
 }
 
-// Unusable items are counted in each list, and only a few are kept.
+// Unusable items are counted in each list, but only a few are held and logged.
 func TestBadItemsAreNotKept(t *testing.T) {
 	const n = 90_000
 	for reason, item := range map[string]func(i int) []byte{
@@ -172,7 +172,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 		if items, _, _ := cri.Held(r); items > 100 {
 			t.Errorf("%s: %d items held", reason, items)
 		}
-		// In each list, the first item of an ID is no duplicate.
+		// In each list, the first item with an ID is not a duplicate.
 		if got := metric(t, r, "pleg_cri_bad_items_total", reason); got != 2*n && got != 2*(n-1) {
 			t.Errorf("%s: %v counted", reason, got)
 		}
@@ -182,7 +182,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 	}
 }
 
-// If all items of a list lose their pods, only a few are kept.
+// If all items of a list lose their pods, only a few of the items stay held.
 func TestItemsThatLoseTheirPods(t *testing.T) {
 	const n = 1000
 	node := &stub{chunk: 1 << 10}
@@ -209,8 +209,8 @@ func TestItemsThatLoseTheirPods(t *testing.T) {
 	}
 }
 
-// The error of a call has at most 4 KiB of the runtime's text. It still names its object, and keeps
-// its code and the errors that it wraps.
+// The error of a call contains at most 4 KiB of the runtime's text. The error still keeps its code
+// and the errors that it wraps.
 func TestErrorTextsAreCut(t *testing.T) {
 	long := strings.Repeat("disk on fire\n", 4*mib/13)
 	pod := &pleg.Pod{ID: "a", Containers: []*pleg.Container{{Name: "app", ID: pleg.ContainerID{ID: "c"}}}}
@@ -276,7 +276,7 @@ func TestErrorTextsAreCut(t *testing.T) {
 	}
 }
 
-// A runtime without streams may refuse with a long text.
+// If a runtime refuses streams with a long text, the text is cut in logs and errors.
 func TestLongRefusalOfStreams(t *testing.T) {
 	node := &stub{
 		sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "a")},
@@ -306,7 +306,7 @@ func idField(id string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
 }
 
-// A pod with very many containers is removed as cheaply as it is added.
+// Removing a pod with very many containers costs about as little as adding it.
 func TestHugePodGoes(t *testing.T) {
 	client := &stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")}}
 	for i := range 40_000 {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// metrics are a Runtime's metrics. Metrics that the kubelet also has use its names, labels, help
-// texts and buckets, so that its rules and dashboards work.
+// metrics are a Runtime's metrics. If the kubelet exports the same metric, the name, labels, help
+// text and buckets are the kubelet's, so that rules and dashboards for the kubelet work.
 type metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -21,9 +21,9 @@ type metrics struct {
 	witnesses  *prometheus.GaugeVec
 	exitsBy    *prometheus.CounterVec
 	refusedBy  *prometheus.CounterVec
-	noKubelet  bool // see WithoutKubeletMetrics
+	noKubelet  bool // true with WithoutKubeletMetrics
 
-	// The children of the above, resolved once.
+	// The children of the vectors above, looked up once.
 	perRPC  [rpcCount]operationMetrics
 	perBad  [badCount]prometheus.Counter
 	skipped prometheus.Counter
@@ -51,7 +51,7 @@ func newMetrics(o *options) *metrics {
 			Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 			// 5 ms to 12 minutes.
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
-			// Native buckets too, as in package pleg.
+			// Native histogram buckets too, as in package pleg.
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 		}, byOperation),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -87,7 +87,7 @@ func newMetrics(o *options) *metrics {
 	}
 	for i, name := range rpcs {
 		if o.noExitEvents && (rpc(i) == rpcSubscribe || rpc(i) == rpcStatus) {
-			continue // it is never made
+			continue // the call is never made
 		}
 		m.perRPC[i] = operationMetrics{
 			total:    m.operations.WithLabelValues(name.operation),
@@ -103,8 +103,8 @@ func newMetrics(o *options) *metrics {
 	return m
 }
 
-// observe counts a call. A call that its caller cancelled is not an error of the runtime, unless a
-// deadline has passed: every call in flight ends like this when a generator stops.
+// observe counts a call. A call that the caller cancelled does not count as an error of the
+// runtime, unless a deadline has passed. When a generator stops, every call in flight is cancelled.
 func (m *metrics) observe(made rpc, took time.Duration, err error) {
 	m.perRPC[made].total.Inc()
 	m.perRPC[made].duration.Observe(took.Seconds())
@@ -125,18 +125,20 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return append(own, m.operations, m.durations, m.errors)
 }
 
-// runtimeInfo has the runtime's last answer to Version in its labels.
+// runtimeInfo describes the metric that contains the runtime's last answer to Version in its
+// labels.
 var runtimeInfo = prometheus.NewDesc("pleg_cri_runtime_info",
 	"The runtime, from its last answer. The value is always 1.", []string{"name", "version"}, nil)
 
 var _ prometheus.Collector = (*Runtime)(nil)
 
-// Describe describes the metrics. Those of the kubelet are kubelet_runtime_operations_total,
+// Describe describes the metrics. The kubelet's metrics are kubelet_runtime_operations_total,
 // kubelet_runtime_operations_errors_total and kubelet_runtime_operations_duration_seconds, by
-// operation_type; WithoutKubeletMetrics leaves them out. The package's own are pleg_cri_runtime_info, by
-// name and version; pleg_cri_bad_items_total, by reason; pleg_cri_listed_items_total, by decoding
-// ("skipped" or "decoded"); and pleg_cri_exit_witness, pleg_cri_exits_total and
-// pleg_cri_exit_refusals_total, by witness ("events", "exit_files", "shim").
+// operation_type; WithoutKubeletMetrics leaves them out. The package's own metrics are
+// pleg_cri_runtime_info, by name and version; pleg_cri_bad_items_total, by reason;
+// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"); and pleg_cri_exit_witness,
+// pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness ("events", "exit_files",
+// "shim").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	ch <- runtimeInfo
 	for _, c := range r.metrics.collectors() {

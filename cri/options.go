@@ -17,14 +17,14 @@ type options struct {
 	plainLists        bool
 	sharedEventStream bool
 	noExitEvents      bool
-	exitsDir          string // of CRI-O; empty for none
-	exitsDirGiven     bool   // true if WithExitsDir named it
-	stateDir          string // of containerd
-	stateDirGiven     bool   // true if WithStateDir named it
+	exitsDir          string // CRI-O's directory of exit files; if empty, they are not read
+	exitsDirGiven     bool   // true if WithExitsDir was used
+	stateDir          string // containerd's state directory
+	stateDirGiven     bool   // true if WithStateDir was used
 	noKubeletMetrics  bool
 	byMetadata        bool
 	hostRoot          string
-	annotations       []string // the keys that are kept, if chosen
+	annotations       []string // the keys that are kept, if annotationsChosen
 	annotationsChosen bool
 	dialOptions       []grpc.DialOption
 }
@@ -49,7 +49,7 @@ func WithLogger(logger klog.Logger) Option {
 
 // WithClock sets the clock, for tests. It times calls, and decides when the status of an exited
 // container has settled and when streaming lists are tried again. The default is the real clock. A
-// PassiveClock is enough, because the package only reads the time from it.
+// PassiveClock is enough, because the package only reads the time.
 func WithClock(c clock.PassiveClock) Option {
 	return func(o *options) { o.clock = c }
 }
@@ -60,17 +60,18 @@ func WithPlainLists() Option {
 	return func(o *options) { o.plainLists = true }
 }
 
-// WithSharedEventStream makes WatchContainerEvents read CRI's stream of containerd 1.7 instead of
-// containerd's own. Use it only if nothing else on the node reads CRI's stream: containerd 1.7
-// sends each event to only one of its readers.
+// WithSharedEventStream makes WatchContainerEvents read containerd 1.7's CRI stream instead of
+// containerd's own. Use it only if no other program on the node reads the CRI stream: containerd
+// 1.7 sends each event to only one of its readers.
 func WithSharedEventStream() Option {
 	return func(o *options) { o.sharedEventStream = true }
 }
 
-// WithoutExitEvents turns WatchContainerExits off and, with containerd 1.6 and 1.7,
-// WatchContainerEvents too, because it does not read containerd's own stream. Exits then come from
-// CRI alone: later, and without codes while the runtime is away. Changes on containerd 1.6 and 1.7
-// are found by the next list. On 1.7, WithSharedEventStream turns WatchContainerEvents on again.
+// WithoutExitEvents turns WatchContainerExits off, so that the package never reads containerd's own
+// stream. With containerd 1.6 and 1.7, it turns WatchContainerEvents off too, which needs that
+// stream. Exits then come from CRI alone: later, and without codes while the runtime is away. On
+// containerd 1.6 and 1.7, the next list finds the changes. On 1.7, WithSharedEventStream turns
+// WatchContainerEvents on again.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -78,41 +79,43 @@ func WithoutExitEvents() Option {
 // DefaultExitsDir is the default of CRI-O's container_exits_dir, the directory of its exit files.
 const DefaultExitsDir = "/run/crio/exits"
 
-// WithExitsDir is for CRI-O: it sets the directory of the exit files, CRI-O's container_exits_dir, as
-// this process sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files are
-// not read. Other runtimes have none.
+// WithExitsDir is for CRI-O: it sets the directory of the exit files, CRI-O's container_exits_dir,
+// as this process sees it. The default is DefaultExitsDir, if it exists. If dir is empty, the files
+// are not read. Other runtimes write no exit files.
 func WithExitsDir(dir string) Option {
 	return func(o *options) { o.exitsDir, o.exitsDirGiven = dir, true }
 }
 
 // WithStateDir is for containerd: it sets containerd's state directory, as this process sees it.
-// WatchContainerExits finds there the containers whose shims it asks while containerd is away. By
-// default it looks beside containerd's socket, at the socket's path without ".sock", and then where
-// containerd's verbose Status says. If dir is empty, the shims are not asked. Other runtimes have
-// none.
+// There, WatchContainerExits finds the containers whose shims it asks while containerd is away. By
+// default it looks in the folder of containerd's socket, then at the socket's path without ".sock",
+// and then in the directory that containerd's verbose Status names. If dir is empty, the shims are
+// not asked. Other runtimes do not use this directory.
 func WithStateDir(dir string) Option {
 	return func(o *options) { o.stateDir, o.stateDirGiven = dir, true }
 }
 
-// WithHostRoot sets the directory where this container has the root of its node mounted, such as
+// WithHostRoot sets the directory where this container has mounted the root of its node, such as
 // "/host". Connect and Dial then look for the default sockets below it:
 // run/containerd/containerd.sock, run/crio/crio.sock, run/cri-dockerd.sock and
-// run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too.
-// The targets of links at containerd's socket, and the sockets of its shims, are looked for below
-// it first. The option does not change an endpoint that you name.
+// run/k3s/containerd/containerd.sock. Without WithExitsDir, CRI-O's exit files are below it too. If
+// containerd's socket is a link, its target is first looked for below this directory. The sockets
+// of containerd's shims are looked for in the same way. The option does not change an endpoint that
+// you name.
 func WithHostRoot(dir string) Option {
 	return func(o *options) { o.hostRoot = dir }
 }
 
 // WithoutKubeletMetrics leaves out the metrics whose names begin with kubelet_, for a program that
-// has its own. pleg.WithoutKubeletMetrics does the same for the generator's metrics.
+// already exports such metrics. pleg.WithoutKubeletMetrics does the same for the generator's
+// metrics.
 func WithoutKubeletMetrics() Option {
 	return func(o *options) { o.noKubeletMetrics = true }
 }
 
 // WithAnnotations keeps only the annotations with these keys in pods, containers and statuses;
-// without keys, it keeps none. By default all are kept, and a pod may have 256 KiB of them. The
-// runtime still sends them. If the option is given more than once, the keys add up.
+// without keys, it keeps none. By default all are kept, and a pod may have 256 KiB of annotations.
+// The runtime still sends them all. If the option is given more than once, the keys add up.
 func WithAnnotations(keys ...string) Option {
 	return func(o *options) {
 		o.annotations, o.annotationsChosen = append(o.annotations, keys...), true
@@ -136,19 +139,20 @@ func (o *options) keptAnnotations(all map[string]string) map[string]string {
 	return chosen
 }
 
-// WithPodsByMetadata also lists pods that the kubelet has not made. A sandbox without the kubelet's
-// label, and its containers, then belong to the pod that the sandbox's CRI metadata names. crictl
-// and fakes such as k8s.io/cri-client/pkg/fake make such sandboxes. By default they are skipped.
-// With this option GetPod costs two plain lists of the whole node, because no filter selects such
-// pods.
+// WithPodsByMetadata also lists pods that the kubelet has not made. Normally, sandboxes without the
+// kubelet's label are skipped. With this option, such a sandbox and its containers belong to the
+// pod that the sandbox's CRI metadata names. crictl and fakes such as k8s.io/cri-client/pkg/fake
+// make such sandboxes. With this option GetPod costs two plain lists of the whole node, because no
+// filter selects such pods.
 func WithPodsByMetadata() Option {
 	return func(o *options) { o.byMetadata = true }
 }
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as
-// OpenTelemetry's stats handler. They can override the package's own: credentials, the size of
-// messages, the delay between attempts. If the option is given more than once, the dial options add
-// up. Nil is ignored. NewRuntime ignores them, because its caller has made the connection.
+// OpenTelemetry's stats handler. They can override the package's own options: credentials, the size
+// of messages, the delay between attempts. If WithDialOptions is given more than once, the dial
+// options add up. Nil is ignored. NewRuntime ignores them, because its caller has made the
+// connection.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(o *options) {
 		for _, opt := range opts {

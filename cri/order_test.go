@@ -51,9 +51,9 @@ func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Contai
 }
 
 // Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then by ID.
-// Containers are sorted by creation time, newest first, then by attempt, then by ID. Containers of the
-// same name then swap places, until they are in the order of their attempts. In each case, the criteria
-// after the deciding one would give the opposite order.
+// Containers are sorted by creation time, newest first, then by attempt, then by ID. Then the
+// containers of each name are put in the order of their attempts. In each case, the criteria after
+// the deciding one would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -124,8 +124,8 @@ func TestOrderWithinAPod(t *testing.T) {
 	}
 }
 
-// Statuses are sorted by their own creation times, newest first: cri-dockerd lists whole seconds,
-// and its statuses have nanoseconds. Statuses of one name are sorted by attempt.
+// Statuses are sorted by the creation times in the statuses, newest first, because cri-dockerd
+// lists only whole seconds. Statuses of one name are sorted by attempt.
 func TestOrderOfStatuses(t *testing.T) {
 	const second = int64(time.Second)
 	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20,
@@ -161,8 +161,8 @@ func TestOrderOfStatuses(t *testing.T) {
 	}
 }
 
-// A pod has the name and creation time of its newest sandbox. If the sandbox has no name, the pod
-// has that of the newest container.
+// The name and creation time of a pod are those of its newest sandbox. If the sandbox has no name,
+// the name is that of the newest container.
 func TestNamesAndTimeOfAPod(t *testing.T) {
 	unnamed := sandboxOf("s", 0, 10)
 	unnamed.Metadata.Name, unnamed.Metadata.Namespace = "", ""
@@ -208,8 +208,8 @@ func TestNamesAndTimeOfAPod(t *testing.T) {
 	}
 }
 
-// After the clock was set back, a container has an earlier time than its predecessor. In the list
-// and in the cache, it is still the newest container of its name.
+// After the clock was set back, a container's creation time is earlier than its predecessor's. In
+// the list and in the cache, this container is still the newest of its name.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
 		back := func(attempt uint32, times ...*int64) {

@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// misbehaviour lists what a faulty client may do in a call.
+// misbehaviour contains the ways in which a faulty client may fail in a call.
 var misbehaviour = map[string]func() error{
 	"panic":                  func() error { panic("the client is broken") },
 	"Goexit":                 func() error { runtime.Goexit(); return nil },
@@ -24,18 +24,18 @@ var misbehaviour = map[string]func() error{
 	"panic with a bad value": func() error { panic(unprintable{}) },
 }
 
-// statusError is an error that panics when it is read through a nil pointer.
+// statusError is an error. Its methods panic if the pointer is nil.
 type statusError struct{ status *status.Status }
 
 func (e *statusError) Error() string              { return e.status.Message() }
 func (e *statusError) GRPCStatus() *status.Status { return e.status }
 
-// unprintable panics whenever it is printed.
+// unprintable is a value that panics when it is printed.
 type unprintable struct{}
 
 func (unprintable) Error() string { panic(unprintable{}) }
 
-// node returns a stub with one pod, of one sandbox and one container.
+// node returns a stub with one pod that consists of one sandbox and one container.
 func node() *stub {
 	return &stub{
 		batch:      1,
@@ -50,14 +50,14 @@ func node() *stub {
 	}
 }
 
-// outcome is the outcome of a call to the adapter.
+// outcome is the outcome of a call to the Runtime.
 type outcome struct {
 	err      error
 	panicked any
-	goexit   bool // the call ended the goroutine that made it
+	goexit   bool // true if the call ended the goroutine that made it
 }
 
-// outcomeOf makes a call to the adapter in its own goroutine.
+// outcomeOf makes a call to the Runtime in a new goroutine.
 func outcomeOf(call func() error) outcome {
 	done := make(chan outcome)
 	go func() {
@@ -74,8 +74,8 @@ func outcomeOf(call func() error) outcome {
 	return <-done
 }
 
-// If a client panics, or ends the goroutine that calls it, the call has failed: the error
-// names the call, no call stays in flight, and the next call works.
+// If a client panics, or ends the goroutine that calls it, the Runtime's method returns an error
+// that names the call. No call stays in flight, and the next call works.
 func TestClientMisbehaves(t *testing.T) {
 	pod := &pleg.Pod{
 		ID:         "uid",
@@ -94,10 +94,10 @@ func TestClientMisbehaves(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		call  func(context.Context, *cri.Runtime) error
-		at    string // the call of the client that fails
-		nth   int32  // which of these calls, from 1
+		at    string // the name of the client's call that fails
+		nth   int32  // which of the calls with this name fails, from 1
 		plain bool
-		// ours is true if a goroutine of the adapter calls the client.
+		// ours is true if a goroutine of the Runtime calls the client.
 		ours bool
 	}{
 		{name: "Version", call: getPods, at: "Version", nth: 1},
@@ -137,7 +137,7 @@ func TestClientMisbehaves(t *testing.T) {
 					case got.panicked != nil:
 						t.Errorf("it panicked with a %T", got.panicked)
 					case how == "Goexit" && !test.ours:
-						// A client can always end the caller's goroutine.
+						// A client can always end its caller's goroutine.
 						if !got.goexit {
 							t.Errorf("%+v", got)
 						}
@@ -154,7 +154,7 @@ func TestClientMisbehaves(t *testing.T) {
 					again := make(chan outcome, 1)
 					go func() { again <- outcomeOf(func() error { return test.call(ctx, r) }) }()
 					synctest.Wait()
-					cancel() // the watch lasts until then
+					cancel() // ends the event stream
 					if got := <-again; got.panicked != nil || got.goexit || got.err != nil &&
 						!errors.Is(got.err, context.Canceled) {
 						t.Errorf("the next call: %+v", got)
@@ -165,7 +165,7 @@ func TestClientMisbehaves(t *testing.T) {
 	}
 }
 
-// connected runs in a goroutine of the adapter. If it panics, the stream ends.
+// connected is called in a goroutine of the Runtime. If connected panics, the stream ends.
 func TestConnectedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRuntime(node())
@@ -180,7 +180,8 @@ func TestConnectedPanics(t *testing.T) {
 	})
 }
 
-// If one of two parallel calls of a list panics or ends its goroutine, the other is cancelled.
+// If one of the two parallel calls of GetPod panics or ends its goroutine, the other call is
+// cancelled.
 func TestMisbehaviourCancelsTheOtherCalls(t *testing.T) {
 	for how, misbehave := range misbehaviour {
 		t.Run(how, func(t *testing.T) {

@@ -9,25 +9,26 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// The bounds of a list, of sandboxes or of containers, over all messages of a stream. No node comes
-// near them: it has some hundred pods, and a runtime that does not stream must fit its list into a
-// quarter of the bytes.
+// The bounds of one list, of sandboxes or of containers, over all messages of a stream. No node
+// comes near these bounds: a node runs some hundred pods, and a list that is not streamed must fit
+// into a quarter of maxListBytes.
 const (
 	maxListItems     = 100_000
 	maxListBytes     = 4 * maxReceivedBytes
 	maxEmptyMessages = 1000
 )
 
-// The bounds on bad items that are kept or logged.
+// The bounds on items that are held without a pod or logged as bad.
 const (
-	// maxPodless is how many items of no pod are held, so that they need not be decoded
-	// again: a node may have some containers that the kubelet has not made.
+	// maxPodless is how many items without a pod are held, so that they are not decoded again. A
+	// node may run some containers that the kubelet has not made.
 	maxPodless = 100
-	// maxFound is how many items of a list are logged for a kind of bad data.
+	// maxFound is how many items of a list are logged for each kind of bad data.
 	maxFound = 5
 )
 
-// pass reads one list, of sandboxes and of containers, and compares it with what is held.
+// pass reads the lists of sandboxes and of containers, and compares them with the last complete
+// list, whose items are held.
 type pass struct {
 	held   *held
 	number uint64
@@ -38,24 +39,24 @@ type pass struct {
 	sides   [kinds]side
 }
 
-// side is one of the two lists of a pass. Two goroutines may read the two sides
-// concurrently: each side has its own reader, reads the held items of its own kind only,
-// and writes nothing in them but item.seen.
+// side is the list of sandboxes or of containers in a pass. Two goroutines may read the two sides
+// concurrently: each side uses its own reader, reads held items of its own kind only, and writes
+// only item.seen in them.
 type side struct {
 	known    int              // how many of the held items were listed
-	fresh    map[string]*item // listed, but not held
-	replaced []*item          // held, but changed
+	fresh    map[string]*item // items that were listed, but not held
+	replaced []*item          // the new items that replace changed held items
 
-	items, bytes int // read so far
-	empty        int // messages without an item
-	podless      int // the fresh and replaced items that belong to no pod
+	items, bytes int // numbers of items and bytes read so far
+	empty        int // number of messages without an item
+	podless      int // number of items without a pod that are new or had a pod before
 
-	found  []badItem // to log: the first bad items that were not held before or cannot be held
-	logged badTally  // of found
-	tally  badTally  // of the bad items that cannot be held
+	found  []badItem // the bad items to log: the first that were not held before or cannot be held
+	logged badTally  // counts the bad data in found
+	tally  badTally  // counts the bad items that cannot be held
 
-	skipped int // unchanged items
-	decoded int // new or changed items
+	skipped int // number of unchanged items
+	decoded int // number of new or changed items
 }
 
 // badItem is a bad item to log.
@@ -91,7 +92,7 @@ func (p *pass) readAnswer(k kind, data mem.BufferSlice) error {
 
 func malformed(err error) error { return fmt.Errorf("malformed answer: %w", err) }
 
-// count counts an item that was read. It fails if there are too many.
+// count counts an item that was read. It fails if the list has too many items.
 func (s *side) count() error {
 	if s.items++; s.items > maxListItems {
 		return fmt.Errorf("the list has more than %d items", maxListItems)
@@ -99,7 +100,8 @@ func (s *side) count() error {
 	return nil
 }
 
-// countMessage counts a message after its items. It fails if too many messages had none.
+// countMessage counts a message after its items were read. It fails if too many messages contained
+// no items.
 func (s *side) countMessage(itemsBefore int) error {
 	if s.items > itemsBefore {
 		return nil
@@ -110,7 +112,7 @@ func (s *side) countMessage(itemsBefore int) error {
 	return nil
 }
 
-// countBytes counts the bytes of an answer. It fails if there are too many.
+// countBytes counts the bytes of an answer. It fails if the list has too many bytes.
 func (s *side) countBytes(n int) error {
 	if s.bytes += n; s.bytes > maxListBytes {
 		return fmt.Errorf("the list has more than %d MiB", maxListBytes>>20)
@@ -138,11 +140,12 @@ func (p *pass) read(k kind, message []byte) error {
 	return nil
 }
 
-// orphan reports whether a held item without a pod may get the pod of a sandbox that is listed now.
+// orphan reports whether a held item belongs to no pod, so that a sandbox in this list may
+// determine its pod.
 func (p *pass) orphan(it *item) bool { return p.by.opts.byMetadata && it.podUID == "" }
 
-// adopt gives a container without the kubelet's label to its sandbox's pod. The sandboxes have been
-// read before.
+// adopt assigns a container without the kubelet's label to its sandbox's pod. The sandboxes were
+// read before the containers.
 func (p *pass) adopt(c *shown) {
 	id := c.container.PodSandboxID
 	sandbox := p.sides[sandboxes].fresh[id]
@@ -160,8 +163,8 @@ func (p *pass) see(known *item) {
 	p.sides[known.kind].known++
 }
 
-// add adds a decoded item. It returns the item that is held from now on, nil if the
-// decoded item is skipped.
+// add adds a decoded item. It returns the item that is held from now on, or nil if the decoded item
+// cannot be held.
 func (p *pass) add(k kind, s shown) *item {
 	side := &p.sides[k]
 	side.decoded++
@@ -205,7 +208,7 @@ func (p *pass) add(k kind, s shown) *item {
 	return it
 }
 
-// addNil counts a nil item, which only a client in this process can return.
+// addNil counts a nil item. Only a client in this process can return a nil item.
 func (p *pass) addNil(k kind) {
 	p.sides[k].skip(badNilItem, object{kind: k})
 }
@@ -216,7 +219,7 @@ func (s *side) skip(b bad, of object) {
 	s.log(badSet(0).with(b), of)
 }
 
-// log keeps an item for the log, unless enough items with its kinds of bad data are kept.
+// log keeps an item for the log, unless enough items with the same kinds of bad data are kept.
 func (s *side) log(found badSet, of object) {
 	var more badSet
 	found.each(func(b bad) {
@@ -229,8 +232,8 @@ func (s *side) log(found badSet, of object) {
 	}
 }
 
-// commit ends a pass whose lists are complete. It returns the listing, pods sorted by
-// UID, and the number of listed bad items by kind of bad data.
+// commit ends a pass whose lists are complete. It returns the listing, with pods sorted by UID, and
+// the number of listed bad items by kind of bad data.
 func (p *pass) commit() ([]*pleg.Pod, badTally) {
 	h := p.held
 	h.mu.Lock()
@@ -259,7 +262,7 @@ func (p *pass) commit() ([]*pleg.Pod, badTally) {
 			before := h.items[k][it.container.ID.ID]
 			touch(h.removeLocked(before))
 			if it.container.State == pleg.ContainerStateExited {
-				it.exit = before.exit // else its next exit is a new one
+				it.exit = before.exit // the container has not been started again
 			}
 			touch(h.insertLocked(it))
 		}

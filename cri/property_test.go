@@ -22,10 +22,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
-// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change it lists
-// the node with one Runtime for all lists and with a new Runtime, which decodes everything. The
-// listings must be equal, and a pod that did not change between two listings must be the same
-// pointer. Everything may change, even what the API forbids to change.
+// TestDeltaDecodingEqualsWholeDecoding applies random changes to a node. After each change, it
+// lists the node twice: with the same Runtime each time, and with a new Runtime, which decodes all
+// items. The listings must be equal. An unchanged pod must be the same pointer as before. Every
+// field may change, even if the API forbids it.
 func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		node := &stub{chunk: 1 + r.IntN(randtest.Pick(r, 10, 200)), batch: r.IntN(4)}
@@ -66,10 +66,10 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 	})
 }
 
-// quiet turns logs off, for tests that expect bad data.
+// quiet turns logs off, for tests in which bad data is normal.
 var quiet = cri.WithLogger(klog.Logger{})
 
-// change makes one random change, and reports whether a listing may show it.
+// change makes one random change, and reports whether a listing may differ because of it.
 func change(t *testing.T, r *rand.Rand, node *stub) bool {
 	uid := randtest.Pick(r, "uid-1", "uid-2", "uid-3")
 	kind := randtest.Pick(r, "nothing", "add sandbox", "add container", "remove sandbox", "remove container",
@@ -124,7 +124,7 @@ func change(t *testing.T, r *rand.Rand, node *stub) bool {
 
 func some(r *rand.Rand) string { return randtest.Pick(r, "", "a", "b", "c", "\u00e4") }
 
-// anyInt64 returns numbers of every magnitude and both signs.
+// anyInt64 returns a number of any magnitude and sign.
 func anyInt64(r *rand.Rand) int64 { return int64(r.Uint64()) >> r.IntN(65) }
 
 func mutateSandbox(r *rand.Rand, s *runtimeapi.PodSandbox, uid string) {
@@ -198,7 +198,7 @@ func mutateAnnotations(r *rand.Rand, annotations *map[string]string) {
 	}
 }
 
-// unknownFields are fields that the API does not have, of every wire type.
+// unknownFields returns fields that the API does not define, of every wire type.
 func unknownFields(r *rand.Rand) []byte {
 	var b []byte
 	b = protowire.AppendTag(b, 3000, protowire.VarintType)
@@ -212,7 +212,7 @@ func unknownFields(r *rand.Rand) []byte {
 	return b
 }
 
-// Valid encodings that no encoder produces.
+// Valid encodings that no encoder produces are listed like any other encoding.
 func TestOddEncodings(t *testing.T) {
 	entry, item := mapEntry, listItem
 	whole, err := crimessage.Marshal(container("c", "uid"))
@@ -229,30 +229,30 @@ func TestOddEncodings(t *testing.T) {
 	}
 	uid := func(s string) []byte { return entry(8, "io.kubernetes.pod.uid", s) }
 
-	// One Runtime lists them one after another.
+	// One Runtime lists all these encodings.
 	r := &stub{chunk: 7}
 	delta := newRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
-		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // twice: the last counts
+		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last counts
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
-		item(whole, metadata("other")),                                 // the fields are combined
-		item(whole, id("d")),                                           // another ID after all
-		item(whole),                                                    // the first is back
-		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // not in order
+		item(whole, metadata("other")),                                 // metadata twice: fields are combined
+		item(whole, id("d")),                                           // the ID twice: the last counts
+		item(whole),                                                    // the first item again
+		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // fields not in order
 		item(id("c"), uid("a"), uid("b")),                                             // a label twice
-		item(id("c"), uid("b"), uid("a")),                                             // the other way round
-		item(id("c"), uid("a")),                                                       // once
-		item(id("c"), uid("a"), uid("a")),                                             // the same twice
-		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // a label more
-		item(id("c"), uid("a")),                                                       // and gone again
-		item(id("c"), entry(8, "app", "x")),                                           // no label that is read
-		item(id("c"), uid("a"), entry(8, "", "x")),                                    // an empty key
-		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // an annotation more
-		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // and once more
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // the other way round
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one as a label
-		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // exchanged
+		item(id("c"), uid("b"), uid("a")),                                             // both values exchanged
+		item(id("c"), uid("a")),                                                       // the label once
+		item(id("c"), uid("a"), uid("a")),                                             // twice with one value
+		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // one more label
+		item(id("c"), uid("a")),                                                       // the pod's name removed
+		item(id("c"), entry(8, "app", "x")),                                           // only a label that is not read
+		item(id("c"), uid("a"), entry(8, "", "x")),                                    // a label with an empty key
+		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // one more annotation
+		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // the annotation twice
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // both values exchanged
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one entry as a label
+		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // both values exchanged
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
 		slices.Concat(unknownGroup(), item(whole), unknownGroup(), item(id("d"), uid("a"))),
 		{},
@@ -291,9 +291,9 @@ func unknownGroup() []byte {
 	return protowire.AppendTag(protowire.AppendTag(nil, 77, protowire.StartGroupType), 77, protowire.EndGroupType)
 }
 
-// FuzzList lists two answers of arbitrary bytes after a valid one, in buffers of any size.
-// If generated code decodes an answer, the listing must be equal to what it decodes.
-// Any other answer must be an error. Nothing may panic.
+// FuzzList lists two answers of arbitrary bytes after a valid answer, in buffers of any size. If
+// generated code can decode an answer, the listing must equal the listing of the decoded items.
+// Otherwise the list must fail. Nothing may panic.
 func FuzzList(f *testing.F) {
 	good, err := crimessage.Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
 		container("c", "uid"), container("d", "uid"),
@@ -331,12 +331,12 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// strictly decodes with the current protobuf, which rejects more than gogo's code.
+// strictly decodes with the current protobuf module, which rejects more messages than gogo's code.
 func strictly(raw []byte, m crimessage.Message) error {
 	return proto.Unmarshal(raw, dynamicpb.NewMessage(crimessage.Of(m).ProtoReflect().Descriptor()))
 }
 
-// The memory for reading an answer is bounded by a small multiple of its size, whatever
+// The memory for reading an answer is bounded by a small multiple of the answer's size, whatever
 // lengths its fields claim.
 func TestClaimedLengthsAllocateNothing(t *testing.T) {
 	huge := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40)

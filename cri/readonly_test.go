@@ -24,21 +24,22 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// calls are the calls that the library makes, as SECURITY.md lists them. Each only reads.
+// calls are the calls that the library makes, as SECURITY.md lists them. They only read.
 var calls = []string{
 	"Version", "ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers", "PodSandboxStatus",
 	"ContainerStatus", "GetContainerEvents",
 }
 
-// otherCalls are not CRI's, or serve exits only. WithoutExitEvents prevents them. All only read.
+// otherCalls belong to another API than CRI, or serve exits only. WithoutExitEvents prevents them.
+// They only read.
 var otherCalls = []string{
 	"/containerd.services.events.v1.Events/Subscribe", "/runtime.v1.RuntimeService/Status",
 	"containerd.task.v2.Task/State", "containerd.task.v2.Task/Wait",
 	"containerd.task.v3.Task/State", "containerd.task.v3.Task/Wait",
 }
 
-// The library's code names no other method of the runtimes' services and has no client of them.
-// Only two files of this package make calls.
+// The library's code names only the methods in calls and otherCalls, and contains no generated
+// client. Only two files of this package make calls.
 func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	forbidden := map[string]bool{"NewRuntimeServiceClient": true, "NewImageServiceClient": true}
 	callers := map[string]bool{"Invoke": true, "NewStream": true, "NewClientStream": true}
@@ -53,8 +54,8 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 		reflect.TypeFor[runtimeapi.RuntimeServiceClient](), reflect.TypeFor[runtimeapi.ImageServiceClient](),
 	} {
 		for i := range client.NumMethod() {
-			// Status asks for the runtime's conditions. It reads too, and half of Go's types have
-			// a method or a field of that name.
+			// Status asks for the runtime's conditions, so it only reads. Many Go types use its
+			// name for a method or a field.
 			if name := client.Method(i).Name; !slices.Contains(calls, name) && name != "Status" {
 				forbidden[name] = true
 			}
@@ -63,7 +64,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	if !forbidden["StopContainer"] || !forbidden["ExecSync"] || !forbidden["PullImage"] {
 		t.Fatalf("these are not the methods of CRI: %v", forbidden)
 	}
-	// The fake runtimes are for tests, and the examples are programs.
+	// These folders contain fake runtimes for tests, and example programs.
 	others := map[string]bool{
 		"plegtest": true, "examples": true, "internal/test/scenario": true, "internal/timetable": true,
 	}
@@ -118,11 +119,12 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 	}
 }
 
-// methodName matches gRPC's names of the runtimes' methods, and the beginning of such a name that
-// code may complete.
+// methodName matches the gRPC names of the runtimes' methods. It also matches the beginning of such
+// a name, which code might complete.
 var methodName = regexp.MustCompile(`^/?(runtime|containerd)\.[\w.]+/\w*$`)
 
-// A generator makes these calls and no others, on a runtime where everything happens.
+// A generator makes only these calls, even if pods start, die and are removed, and the runtime
+// restarts.
 func TestMakesOnlyReadingCalls(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	generator := pleg.NewGenericPLEG(r, pleg.DefaultChannelCapacity, 50*time.Millisecond, pleg.NewCache(),
@@ -174,7 +176,7 @@ func TestMakesOnlyReadingCalls(t *testing.T) {
 	}
 }
 
-// SECURITY.md lists the calls.
+// SECURITY.md lists the calls in the variable calls.
 func TestSecurityListsTheCalls(t *testing.T) {
 	text, err := os.ReadFile("../SECURITY.md")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// reconnect makes the adapter connect to the event stream. Before that, the adapter asks for
-// the runtime's version.
+// reconnect makes the Runtime connect to the event stream. Before that, the Runtime asks for the
+// runtime's version.
 func reconnect(t *testing.T, r *cri.Runtime) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -25,8 +25,8 @@ func reconnect(t *testing.T, r *cri.Runtime) {
 	}
 }
 
-// If the runtime's name changes, for example in an upgrade, nothing keeps the old name: neither
-// unchanged items nor held statuses of exited containers.
+// If the runtime's name changes, for example in an upgrade, all items and statuses get the new
+// name, including unchanged items and held statuses of exited containers.
 func TestRuntimeChangesItsName(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -88,7 +88,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 			}
 			inspected(second[1], "renamed", 0)
 
-			// After that, nothing is decoded again.
+			// Later lists do not decode unchanged items again.
 			decoded := metric(t, r, "pleg_cri_listed_items_total", "decoded")
 			if third := getPods(t, r); &third[0] != &second[0] {
 				t.Error("an idle list made a new listing")
@@ -101,7 +101,7 @@ func TestRuntimeChangesItsName(t *testing.T) {
 	}
 }
 
-// A new version of a runtime of the same name changes nothing.
+// If only the runtime's version changes, the listing stays the same.
 func TestRuntimeChangesItsVersion(t *testing.T) {
 	client := node()
 	client.chunk = 16

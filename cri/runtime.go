@@ -13,24 +13,24 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxReceivedBytes is the largest message that is accepted. It is four times the kubelet's limit,
-// because 110 pods with 256 KiB of annotations each exceed the kubelet's. Each call sets it, so
-// that it also applies to a connection that the caller made.
+// maxReceivedBytes is the size of the largest message that the package accepts. It is four times
+// the kubelet's limit, because 110 pods with 256 KiB of annotations each exceed the kubelet's
+// limit. Each call sets it, so it also applies to a connection that the caller made.
 const maxReceivedBytes = 64 << 20
 
-// criVersion is the API version that Version is asked with.
+// criVersion is the API version in the request of a Version call.
 const criVersion = "v1"
 
 // Runtime is a CRI v1 runtime as a pleg.Runtime. It is also a pleg.PodGetter, a pleg.EventSource, a
-// pleg.ExitSource, a pleg.CallReporter, a pleg.Describer and a prometheus.Collector, which the
-// generator registers on its own registerer.
+// pleg.ExitSource, a pleg.CallReporter, a pleg.Describer and a prometheus.Collector. The generator
+// registers the collector on the generator's own registerer.
 //
 // Its methods may be called from several goroutines at once.
 type Runtime struct {
-	// Set once by the constructors.
+	// The constructors set these fields, which do not change afterwards.
 	client  client
 	conn    *grpc.ClientConn // nil if the caller owns the connection
-	dialer  *dialer          // of conn
+	dialer  *dialer          // the dialer of conn
 	opts    options
 	calls   *calls
 	metrics *metrics
@@ -38,19 +38,19 @@ type Runtime struct {
 	closed   atomic.Bool
 	reported badReporter
 
-	// relisting is the token of the one full list that may run at a time. The list that
-	// has the token owns held and streaming.
+	// relisting is the token of the one full list that may run at a time. The list that owns the
+	// token also owns held and streaming.
 	relisting chan struct{}
 	held      *held
 	streaming streaming
 
 	exits exitWatches
-	// stateDir is containerd's state directory, if containerd has said it; nil before.
+	// stateDir is the state directory that containerd has reported; nil before its report.
 	stateDir atomic.Pointer[string]
 
-	// version is the runtime's last answer to Version; nil before the first.
+	// version is the runtime's last answer to Version; nil before the first answer.
 	version atomic.Pointer[runtimeVersion]
-	// listMode is how the last full list was completed; a listMode.
+	// listMode is how the last full list was completed. Its value is a listMode.
 	listMode atomic.Int32
 	// listFailed is true if the last full list has failed.
 	listFailed atomic.Bool
@@ -72,9 +72,9 @@ type runtimeVersion struct{ name, version string }
 // no call: the first list asks for the runtime's version, and fails if that call fails. Close does
 // not close the connection. NewRuntime panics if conn is nil.
 //
-// A connection that ignores call options, such as a fake, works too. Its messages have no limit of
-// 64 MiB, its statuses have no stop signals, and all items of its lists are decoded. It must not
-// modify the labels and annotations that it has returned, because pods share them.
+// A connection that ignores call options, such as a fake, works too. Its messages may be larger
+// than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded. It must
+// not modify labels and annotations after it has returned them, because pods share the maps.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result
@@ -108,8 +108,8 @@ func (r *Runtime) Close() error {
 }
 
 // Conn returns the connection to the runtime, for other calls, such as those of
-// runtimeapi.NewImageServiceClient(r.Conn()). Calls over it are not counted, and are not in
-// CallsInFlight. Conn returns nil if NewRuntime was given another type of connection than
+// runtimeapi.NewImageServiceClient(r.Conn()). Calls over it are not counted, and CallsInFlight does
+// not return them. Conn returns nil if NewRuntime was called with a connection that is not a
 // *grpc.ClientConn.
 func (r *Runtime) Conn() *grpc.ClientConn {
 	conn, _ := r.client.conn.(*grpc.ClientConn)
@@ -125,7 +125,7 @@ func (r *Runtime) Version() (name, version string) {
 	return "", ""
 }
 
-// endpoint returns where the runtime is; empty if that is not known.
+// endpoint returns the runtime's endpoint; empty if it is not known.
 func (r *Runtime) endpoint() string {
 	if path := r.dialer.path.Load(); path != nil {
 		return "unix://" + *path
@@ -133,9 +133,9 @@ func (r *Runtime) endpoint() string {
 	return ""
 }
 
-// DescribeRuntime returns the runtime's name, version and endpoint, and how the last full
-// list was completed, such as "containerd 2.4.2 at
-// unix:///run/containerd/containerd.sock, streaming lists".
+// DescribeRuntime returns the runtime's name, version and endpoint, and how the last full list was
+// completed, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock, streaming lists".
+// It also names the witnesses of exits.
 func (r *Runtime) DescribeRuntime() string {
 	var b strings.Builder
 	if v := r.version.Load(); v != nil {
@@ -157,19 +157,19 @@ func (r *Runtime) DescribeRuntime() string {
 	return b.String()
 }
 
-// CallsInFlight returns the calls to the runtime that have not returned, oldest first, and when the
-// runtime last answered one, with an error or without; zero for never. It includes a stream of events
-// only until the runtime has accepted it.
+// CallsInFlight returns the calls to the runtime that have not returned, oldest first. lastAnswer
+// is when the runtime last answered a call, with an error or without; zero for never. A stream of
+// events is among the calls only until the runtime has accepted it.
 //
 // While a full list takes longer than three seconds, the Runtime asks for the version every three
-// seconds and, once on containerd, for the status of each container that no full list has shown. So
-// the container that blocks the lists is among the calls.
+// seconds. Once, on containerd, it also asks for the status of each container that no full list has
+// shown. So the container that blocks the lists is among the calls.
 func (r *Runtime) CallsInFlight() (inFlight []pleg.RuntimeCall, lastAnswer time.Time) {
 	return r.calls.inFlight()
 }
 
-// knownVersion returns the runtime's last answer to Version; the runtime's name is part
-// of every container ID. It asks the runtime only if there is no answer yet.
+// knownVersion returns the runtime's last answer to Version. It asks the runtime only if there is
+// no answer yet. Lists need the runtime's name, because it is part of every container ID.
 func (r *Runtime) knownVersion(ctx context.Context) (*runtimeVersion, error) {
 	if v := r.version.Load(); v != nil {
 		return v, nil
@@ -186,7 +186,7 @@ func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, e
 	return v, err
 }
 
-// fetchVersion is askVersion without the accounting of the call.
+// fetchVersion asks for the version, but does not count or time the call; askVersion does.
 func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion}, grpc.ForceCodecV2(&utf8Codec{}))
 	if err != nil {
@@ -197,7 +197,7 @@ func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	return v, nil
 }
 
-// log returns the logger of the options, or the one in ctx.
+// log returns the logger of the options or, without such an option, the logger in ctx.
 func (r *Runtime) log(ctx context.Context) klog.Logger {
 	if r.opts.logger != nil {
 		return *r.opts.logger

@@ -15,16 +15,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// searchPeriod is how long a full list is unanswered before a search begins, and the time between its Version calls.
+// searchPeriod is how long a full list may run before a search begins, and the time between the
+// search's Version calls.
 const searchPeriod = 3 * time.Second
 
-// maxConfig bounds the OCI specification of a container.
+// maxConfig is the size limit of a container's OCI specification, in bytes.
 const maxConfig = 1 << 20
 
-// search finds out what a full list waits for if it takes long: the runtime, or a container that blocks the runtime's
-// lists. It asks for the version again and again, so that CallsInFlight knows whether the runtime answers. On
-// containerd, it also asks for the status of each container that no full list has shown: the container that blocks the
-// lists does not answer, and is then among the calls in flight. The generator asks for the others.
+// search finds out what a slow full list waits for: the runtime, or a container that blocks the
+// runtime's lists. It asks for the version every searchPeriod, so that CallsInFlight shows whether
+// the runtime answers. On containerd, it also asks for the status of each container that no full
+// list has shown; the generator asks about the other containers. The call for the container that
+// blocks the lists stays in flight.
 //
 // stop ends the search and waits for its end.
 func (r *Runtime) search(ctx context.Context) (stop func()) {
@@ -57,13 +59,14 @@ func (r *Runtime) search(ctx context.Context) (stop func()) {
 	}
 }
 
-// askUnlisted asks for the status of each container with a bundle that no full list has shown, some at once.
+// askUnlisted asks for the status of each container with a bundle that no full list has shown. It
+// makes up to maxPodQuestions calls at once.
 func (r *Runtime) askUnlisted(ctx context.Context) {
 	dir, _ := r.bundles()
 	if dir == "" {
 		return
 	}
-	bundles, _ := os.ReadDir(dir) // what was read before an error is enough
+	bundles, _ := os.ReadDir(dir) // after an error, the bundles read so far are enough
 	var questions errgroup.Group
 	questions.SetLimit(maxPodQuestions)
 	for _, bundle := range bundles[:min(len(bundles), maxReported)] {
@@ -74,16 +77,16 @@ func (r *Runtime) askUnlisted(ctx context.Context) {
 			})
 		}
 	}
-	_ = questions.Wait() // an error is an answer, too
+	_ = questions.Wait() // an error is an answer too
 }
 
-// unlisted returns the container of a bundle, under the names that containerd's CRI gives it in its specification. is
-// is false for a sandbox.
+// unlisted returns the container of a bundle. Its names come from the annotations that containerd's
+// CRI adds to the OCI specification. The second result is false for a sandbox.
 func unlisted(dir, id string) (of target, is bool) {
 	content, _, err := readSmallFile(filepath.Join(dir, id, "config.json"), maxConfig)
 	var spec struct{ Annotations map[string]string }
 	if err == nil {
-		_ = json.Unmarshal(content, &spec) // what is not understood has no names
+		_ = json.Unmarshal(content, &spec) // if it cannot be decoded, the names stay empty
 	}
 	of = target{kind: "container", id: id, podUID: types.UID(spec.Annotations["io.kubernetes.cri.sandbox-uid"])}
 	if name := spec.Annotations["io.kubernetes.cri.container-name"]; name != "" {
@@ -93,7 +96,7 @@ func unlisted(dir, id string) (of target, is bool) {
 	return of, cmp.Or(spec.Annotations["io.kubernetes.cri.container-type"], "container") == "container"
 }
 
-// askStatus asks for the status of a container without the rest of an inspection.
+// askStatus makes one ContainerStatus call, without the rest of an inspection.
 func (r *Runtime) askStatus(ctx context.Context, of target) (status *runtimeapi.ContainerStatus, err error) {
 	err = r.do(ctx, rpcContainerStatus, of, func() error {
 		resp, err := r.client.containerStatus(ctx,

@@ -15,8 +15,9 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// An agent that starts while one container blocks the lists names it, with the bundles of containerd or else without a
-// name. A frozen runtime answers nothing, and no container is named.
+// If an agent starts while one container blocks the lists, it names the container if there are
+// bundles of containerd. Otherwise it reports an unknown container. If the runtime is frozen, no
+// container is named.
 func TestSearchForTheStuckContainer(t *testing.T) {
 	for _, withBundles := range []bool{true, false} {
 		t.Run(fmt.Sprintf("bundles=%v", withBundles), func(t *testing.T) {
@@ -73,7 +74,7 @@ func searchStuck(t *testing.T, withBundles bool) {
 	if withBundles {
 		sentence = "container shop/web-0/app (" + app[:13] + "…) has blocked the lists since "
 	}
-	for range 3 { // also after the list's deadline
+	for range 3 { // past the list's deadline
 		wantAfter(time.Minute+20*time.Second, false, sentence)
 	}
 	s.Freeze()

@@ -25,10 +25,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// seriesOf returns the series of a generator on a node with the given number of pods, as a scrape
-// has them: one for each bucket. All names and labels differ between two numbers of pods. Every
-// container dies for a reason of its own. One of three is restarted, one pod of ten cannot be
-// inspected the first time, and one of ten is removed.
+// seriesOf returns the metric series of a generator on a node with the given number of pods, as a
+// scrape contains them: one for each bucket. Nodes of different sizes share no names and labels.
+// Every container dies for its own reason. One of three is restarted. One pod of ten cannot be
+// inspected the first time, and another of ten is removed.
 func seriesOf(t *testing.T, pods int) (series []string) {
 	t.Helper()
 	s, err := criserver.Start()
@@ -85,15 +85,15 @@ func seriesOf(t *testing.T, pods int) (series []string) {
 	return series
 }
 
-// The metric series of an agent are the same on a node of any size, whatever its pods are
-// called, however they end. docs/BENCHMARKS.md has their number.
+// An agent exports the same metric series on a node of any size, whatever the names of its pods and
+// the reasons of their exits. docs/BENCHMARKS.md contains the number of series.
 func TestSeriesDoNotGrow(t *testing.T) {
 	few, many := seriesOf(t, 20), seriesOf(t, 120)
 	if diff := cmp.Diff(few, many); diff != "" {
 		t.Errorf("(-20 +120 pods):\n%s", diff)
 	}
 	allowed := []string{"cause", "container_state", "decoding", "le", "operation_type", "reason", "witness",
-		"name", "version"} // of the one runtime
+		"name", "version"} // name and version of the one runtime
 	if !slices.Contains(many, `pleg_cri_runtime_info{name="containerd",version="v2.4.2"}`) {
 		t.Error("the runtime has no metric")
 	}
@@ -116,7 +116,7 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	}
 }
 
-// With WithoutKubeletMetrics, no metric has a name of the kubelet's.
+// With WithoutKubeletMetrics, no metric uses a name of the kubelet's metrics.
 func TestWithoutKubeletMetrics(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)

@@ -25,9 +25,9 @@ import (
 )
 
 // This file asks containerd's shims for exits while containerd is away. Each pod has a shim, a
-// process that outlives containerd. It keeps the exit of each container until containerd has
+// process that outlives containerd. The shim keeps the exit of each container until containerd has
 // deleted the container. It serves containerd's task API on a socket. Wait returns the code and the
-// time when the container ends, or at once if it has ended:
+// time when the container ends, or at once if it has already ended:
 //
 //	WaitRequest  { string id = 1; string exec_id = 2; }
 //	WaitResponse { uint32 exit_status = 1; Timestamp exited_at = 2; }
@@ -36,66 +36,67 @@ import (
 // answer a full list. So a healthy node makes no calls. There is another reason to ask rarely: a
 // shim of containerd 1.6 or 1.7 keeps a goroutine for each abandoned Wait until the container ends.
 //
-// No exit is lost in between. A shim still has a container that ended before the shim was asked,
-// because only containerd deletes it. The calls go on until the stream is back, and a full
-// list that began after that has succeeded. Later exits are in the stream, and earlier ones are in the answers or in
-// the list.
+// No exit is lost when the calls begin or end. If a container ended before its shim was asked, the
+// shim still keeps its exit, because only containerd deletes it. The calls go on until the stream
+// is back and a full list that began later has succeeded. Later exits are in the stream. Earlier
+// exits are in the answers of the shims or in the list.
 
 const (
-	// bundlesDir has the bundles of CRI's containers, below containerd's state directory.
+	// bundlesDir contains the bundles of CRI's containers, below containerd's state directory.
 	bundlesDir = "io.containerd.runtime.v2.task/" + exitNamespace
 
-	// maxBundleFileBytes is the size limit of a bundle's files. An address has some 90 bytes.
+	// maxBundleFileBytes is the size limit of a file in a bundle. An address takes some 90 bytes.
 	maxBundleFileBytes = 4 << 10
 
 	// awayAfter is how long containerd may take to accept the stream of exits, or to answer a full
 	// list, before the shims are asked.
 	awayAfter = 2 * time.Second
-	// shimPeriod is how often the bundles are read and failed calls are retried while the shims are
-	// asked.
+	// shimPeriod is the interval, while the shims are asked, at which the bundles are read and
+	// failed calls are retried.
 	shimPeriod = time.Second
 	// maxExitCode is the highest exit code of a process on Linux.
 	maxExitCode = 255
 )
 
-// The calls end with a full list that began shimHold after the nth outage or later. An exit's event
-// may have come before the stream was back, and the answer to Wait a little later. The time
-// doubles, so that the shims of a node that is often slow do not keep many goroutines.
+// shimHold is a delay: if a full list begins at least this long after the nth outage, its success
+// ends the calls to the shims. Without the delay, an exit's event may come before the stream is
+// back, and the answer to Wait a little later. The delay doubles, so that shims do not keep many
+// goroutines on a node that is often slow.
 var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
 var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}
 
-// The errors of shims. Their connections have errors of their own.
+// The errors of shims. Their connections return errors of their own.
 var (
 	errSilentShim   = errors.New("the shim does not answer")
 	errTooManyShims = errors.New("connections to shims already take half of the open files that this process may have")
 	errUnasked      = errors.New("the shim has answered a call that was not made")
 )
 
-// shimWatch asks the shims for exits, for one WatchContainerExits.
+// shimWatch asks the shims for exits on behalf of one WatchContainerExits call.
 type shimWatch struct {
 	runtime *Runtime
 	connect func()                            // called when the shims are asked
 	report  func(witness, pleg.ContainerExit) // called from several goroutines
 
-	wake    chan struct{}  // has a token if step is to be called
+	wake    chan struct{}  // contains a token if step should be called
 	readers sync.WaitGroup // the goroutines that read answers
 
-	// Owned by run.
-	away    time.Time // when containerd was away last, or was first seen back
-	wasAway bool      // true if it was away in the last step
-	held    int       // how often the calls have ended
+	// Only run uses these fields.
+	away    time.Time // when containerd was last away, or was first seen back
+	wasAway bool      // true if containerd was away in the last step
+	held    int       // how often the calls to the shims have ended
 
 	mu     sync.Mutex
-	stream streamState // of containerd's own events; guarded by mu, as all below
+	stream streamState // the state of containerd's own stream; guarded by mu, as all fields below
 	opened time.Time   // when this watch began
 	asking bool        // true while the shims are asked
 	shims  map[string]*shim
 	tasks  map[string]*task
 }
 
-// streamState is the state of the runtime's own stream.
+// streamState is the state of containerd's own stream of events.
 type streamState int
 
 const (
@@ -104,26 +105,26 @@ const (
 	streamDown
 )
 
-// shim is a shim that is asked.
+// shim is a shim that is asked for exits.
 type shim struct {
 	address string
 	conn    *ttrpcConn       // nil if there is no connection
-	since   time.Time        // when it was connected
-	heard   bool             // true once it has answered
-	silent  bool             // true if it has not answered within awayAfter
-	calls   map[uint32]*task // the calls in flight by number: the task of a Wait, nil for a State
-	failed  int              // failures in a row
-	retry   time.Time        // when it may be asked again
+	since   time.Time        // when the connection was opened
+	heard   bool             // true once the shim has answered on this connection
+	silent  bool             // true if the shim has not answered within awayAfter
+	calls   map[uint32]*task // the calls in flight by number: the task of a Wait, or nil for a State
+	failed  int              // number of failures in a row
+	retry   time.Time        // when the shim may be asked again
 	err     error            // the last failure
 }
 
-// task is a container, or the sandbox's own process, that has a bundle.
+// task is a container or a sandbox's own process for which a bundle exists.
 type task struct {
 	id      string
 	shim    *shim // nil if no Wait is in flight
 	ended   bool  // true once the shim has answered Wait
 	err     error // why no Wait is in flight, or why the exit is not known
-	present bool  // true if this scan has found the bundle; owned by scan
+	present bool  // true if the current scan has found the bundle; owned by scan
 }
 
 func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.ContainerExit)) *shimWatch {
@@ -139,7 +140,7 @@ func (s *shimWatch) notify() {
 	}
 }
 
-// setStream notes the state of the runtime's own stream.
+// setStream records the state of containerd's own stream.
 func (s *shimWatch) setStream(state streamState) {
 	s.mu.Lock()
 	s.stream = state
@@ -147,7 +148,7 @@ func (s *shimWatch) setStream(state streamState) {
 	s.notify()
 }
 
-// listed notes that a full list has ended.
+// listed records that a full list has ended.
 func (s *shimWatch) listed() {
 	s.mu.Lock()
 	asking := s.asking
@@ -157,7 +158,7 @@ func (s *shimWatch) listed() {
 	}
 }
 
-// run asks the shims when needed, until ctx ends. After it returns, nothing is reported.
+// run asks the shims when needed, until ctx ends. It reports no exit after it has returned.
 func (s *shimWatch) run(ctx context.Context) {
 	defer s.readers.Wait()
 	defer s.hangUp()
@@ -176,8 +177,8 @@ func (s *shimWatch) run(ctx context.Context) {
 	}
 }
 
-// step asks the shims, or ends the calls. It returns the delay until the next step; 0 to wait for
-// notify.
+// step asks the shims, or ends the calls to them. It returns the delay until the next step, or 0 if
+// the next step waits for notify.
 func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	begun, succeeded := s.runtime.exits.lists()
 	s.mu.Lock()
@@ -193,7 +194,7 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	case away:
 	case !asking:
 		return 0
-	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without lists, a minute later
+	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without a successful list, a minute later
 		s.held++
 		s.hangUp()
 		return 0
@@ -244,7 +245,7 @@ func (s *shimWatch) scan(dir string, now time.Time) {
 	}
 }
 
-// noteLocked notes why a container is not waited for.
+// noteLocked records why no Wait call for a container is in flight.
 func (s *shimWatch) noteLocked(t *task, err error) {
 	if err != nil && t.err == nil {
 		s.runtime.metrics.refusals[shims].Inc()
@@ -319,7 +320,7 @@ func (s *shimWatch) openLocked(of *shim, now time.Time) error {
 	return nil
 }
 
-// failLocked ends the connection to a shim.
+// failLocked ends the connection to a shim after a failure, and sets the time of the next attempt.
 func (s *shimWatch) failLocked(of *shim, err error) {
 	if of.conn != nil {
 		_ = of.conn.Close()
@@ -336,7 +337,7 @@ func (s *shimWatch) failLocked(of *shim, err error) {
 	of.retry = wallClock.Now().Add(shimRetry.Wait(of.failed))
 }
 
-// read takes the answers of a shim until its connection ends.
+// read handles the answers of a shim until its connection ends.
 func (s *shimWatch) read(of *shim, conn *ttrpcConn) {
 	err := guarded(func() error {
 		for {
@@ -374,7 +375,7 @@ func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 		t.shim = nil
 		if err == nil {
 			exit, err = decodeWait(t.id, answer.payload)
-			t.ended = true // a bad answer stays bad
+			t.ended = true // even a bad answer is not asked for again
 		}
 		if status.Code(err) == codes.NotFound { // containerd has deleted the container, or is creating it
 			err = nil
@@ -388,7 +389,7 @@ func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 	return nil
 }
 
-// decodeWait decodes the answer to Wait. The exit has no ID if the answer is not one.
+// decodeWait decodes the answer to Wait. If the answer is malformed, decodeWait returns an error.
 func decodeWait(id string, payload []byte) (pleg.ContainerExit, error) {
 	var code uint64
 	var at time.Time
@@ -407,7 +408,7 @@ func decodeWait(id string, payload []byte) (pleg.ContainerExit, error) {
 	return pleg.ContainerExit{ContainerID: id, ExitCode: int(code), FinishedAt: at}, nil
 }
 
-// hangUp ends all calls.
+// hangUp closes the connections to all shims, and so ends all calls.
 func (s *shimWatch) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -426,7 +427,8 @@ func (s *shimWatch) hangUp() {
 	s.asking = false
 }
 
-// state returns whether the shims can be asked, and why not, or why not for all containers.
+// state returns whether the shims can be asked, and why not. If some containers cannot be asked
+// about, it returns their number and one reason.
 func (s *shimWatch) state() witnessState {
 	if dir, why := s.runtime.bundles(); dir == "" {
 		return witnessState{why: why}
@@ -452,14 +454,14 @@ func (s *shimWatch) state() witnessState {
 	return state
 }
 
-// bootstrap is how to reach a shim, as in bootstrap.json.
+// bootstrap contains the address and protocol of a shim, as in bootstrap.json.
 type bootstrap struct {
 	Version           int
 	Address, Protocol string
 }
 
-// readBootstrap reads how to reach the shim of a bundle. containerd 2 writes bootstrap.json, also
-// when it takes over a shim of an earlier version. Earlier versions write a file with the address.
+// readBootstrap reads the address of the shim of a bundle. containerd 2 writes bootstrap.json, also
+// when it takes over a shim of an earlier version. Earlier versions write the file "address".
 func readBootstrap(bundle string) (bootstrap, error) {
 	content, _, err := readSmallFile(filepath.Join(bundle, "bootstrap.json"), maxBundleFileBytes)
 	var of bootstrap
@@ -479,7 +481,7 @@ func readBootstrap(bundle string) (bootstrap, error) {
 }
 
 // bundles returns the directory of the bundles of containerd's containers, or why it cannot be
-// opened. Both are empty for another runtime, or without a state directory.
+// opened. Both results are empty for another runtime, or without a state directory.
 func (r *Runtime) bundles() (path string, why error) {
 	if v := r.version.Load(); v != nil && v.name != "containerd" {
 		return "", nil
@@ -489,7 +491,7 @@ func (r *Runtime) bundles() (path string, why error) {
 		states = []string{r.opts.stateDir}
 	} else if socket := r.dialer.path.Load(); socket != nil && !r.opts.stateDirGiven {
 		at := r.opts.followed(*socket)
-		// The second is where k0s and MicroK8s have it.
+		// k0s and MicroK8s use the second directory.
 		states = []string{filepath.Dir(at), strings.TrimSuffix(at, ".sock")}
 		if found := r.stateDir.Load(); found != nil {
 			states = append(states, *found)
@@ -501,7 +503,7 @@ func (r *Runtime) bundles() (path string, why error) {
 		switch {
 		case err == nil:
 			return path, dir.Close()
-		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // it may exist; retried later
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // the directory may exist
 			return path, nil
 		}
 		if why == nil || errors.Is(why, fs.ErrNotExist) && !errors.Is(err, fs.ErrNotExist) {
@@ -511,8 +513,8 @@ func (r *Runtime) bundles() (path string, why error) {
 	return "", why
 }
 
-// followed returns where a path leads if it is a link, even if nothing is there: containerd removes
-// its socket when it stops.
+// followed returns the target of a link, or path if it is not a link. The target need not exist:
+// containerd removes its socket when it stops.
 func (o *options) followed(path string) string {
 	for range 10 {
 		target, err := os.Readlink(path)
@@ -542,7 +544,7 @@ func (o *options) onHost(path string) string {
 	return below
 }
 
-// findStateDir asks containerd for its state directory, unless the bundles have been found already.
+// findStateDir asks containerd for its state directory, unless the bundles are already found.
 func (r *Runtime) findStateDir(ctx context.Context) {
 	if dir, _ := r.bundles(); dir != "" || r.opts.stateDirGiven {
 		return
@@ -556,7 +558,8 @@ func (r *Runtime) findStateDir(ctx context.Context) {
 	}); err != nil || !filepath.IsAbs(dir) {
 		return
 	}
-	// The answer is the state directory of containerd's CRI plugin, which is in containerd's.
+	// The answer is the state directory of containerd's CRI plugin, below containerd's own
+	// directory.
 	dir = r.opts.onHost(filepath.Dir(dir))
 	r.stateDir.Store(&dir)
 }

@@ -25,10 +25,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// fakeShim is a shim whose answers the test gives. Real ones are in internal/e2e.
+// fakeShim is a shim whose answers the test chooses. internal/e2e tests real shims.
 type fakeShim struct {
 	socket string
-	// answer gets the method and the container of a call, and returns the frames to send.
+	// answer is called with the method and the container of a call, and returns the frames to send.
 	answer func(method, id string, call uint32) []byte
 
 	joined sync.WaitGroup
@@ -94,7 +94,7 @@ func (s *fakeShim) called() []string {
 	return append([]string(nil), s.calls...)
 }
 
-// textOf returns a field of a message. All fields are texts, with tags and lengths of one byte.
+// textOf returns a field of a message. All fields must be texts, with tags and lengths of one byte.
 func textOf(message []byte, number byte) string {
 	for len(message) > 2 {
 		tag, length := message[0]>>3, int(message[1])
@@ -119,7 +119,7 @@ func waited(call uint32, code int, seconds int) []byte {
 	return frame(2, call, field(2, message(field(1, code), field(2, message(field(1, seconds))))))
 }
 
-// endedWith is a shim whose containers have ended.
+// endedWith returns the answers of a shim whose containers have ended with the given code.
 func endedWith(code int) func(method, id string, call uint32) []byte {
 	return func(method, _ string, call uint32) []byte {
 		if method != "Wait" {
@@ -129,12 +129,12 @@ func endedWith(code int) func(method, id string, call uint32) []byte {
 	}
 }
 
-// refused encodes an error.
+// refused encodes an answer with an error.
 func refused(call uint32, code codes.Code) []byte {
 	return frame(2, call, field(1, message(field(1, int(code)), field(2, "no"))))
 }
 
-// bundleOf makes the bundle of a container, with a file that says where its shim listens.
+// bundleOf creates the bundle of a container, with a file that names its shim.
 func bundleOf(t *testing.T, state, id, file, content string) {
 	t.Helper()
 	dir := filepath.Join(state, bundlesDir, id)
@@ -142,17 +142,17 @@ func bundleOf(t *testing.T, state, id, file, content string) {
 	must(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
 }
 
-// The bundles are found in each layout, even by an agent that starts while containerd is away.
-// bootstrap.json takes precedence over the address.
+// WatchContainerExits finds the bundles in each layout, even if the agent starts while containerd
+// is away. bootstrap.json takes precedence over address.
 func TestLayoutsOfContainerdsState(t *testing.T) {
 	for _, test := range []struct {
 		name          string
-		socket, state string // of the node
+		socket, state string // paths on the node
 		link          [2]string
 		endpoint      string
-		host          string // where the agent has the node's root
+		host          string // the mount point of the node's root
 		opts          func(root string) []cri.Option
-		none          string // the reason why there is no shim
+		none          string // why there is no shim
 	}{
 		{name: "kubeadm", socket: "run/containerd/containerd.sock", state: "run/containerd"},
 		{name: "k3s", socket: "run/k3s/containerd/containerd.sock", state: "run/k3s/containerd"},
@@ -182,7 +182,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 				link := filepath.Join(root, test.link[1])
 				must(t, os.MkdirAll(filepath.Dir(link), 0o700))
 				if strings.HasSuffix(test.name, "directory") {
-					must(t, os.Rename(link, link+"-of-shims")) // the bundles have the shim's old path
+					must(t, os.Rename(link, link+"-of-shims")) // the bundles still contain the old path
 					must(t, os.MkdirAll(filepath.Join(root, "run/k3s/containerd"), 0o700))
 					must(t, os.Rename(link+"-of-shims/s", filepath.Join(root, "run/k3s/containerd/s")))
 				}
@@ -226,7 +226,7 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 	}
 }
 
-// rooted returns a link's target, below the root if the kernel follows the link.
+// rooted returns a link's target, which is below the root if the kernel follows the link.
 func rooted(root, target string) string {
 	if strings.HasSuffix(target, "/containerd") {
 		return filepath.Join(root, target) // the kernel follows a link to a directory
@@ -234,7 +234,7 @@ func rooted(root, target string) string {
 	return target
 }
 
-// shortDir returns a directory whose name leaves room for the paths of sockets.
+// shortDir returns a directory with a short name, because the paths of sockets are limited.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shim")
@@ -243,8 +243,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// A shim is asked once containerd is down, and not before, even by a generator that has relisted
-// before its start. containerd's own status does not replace the exit.
+// A shim is asked only while containerd is down, even if the generator relisted before its start.
+// Later, containerd's own status does not replace the exit that the shim reported.
 func TestShimsOverAnOutage(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -288,7 +288,7 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
-// A failure of one shim affects its pod alone, is counted, and is in the report.
+// A failure of one shim affects its pod only, is counted, and is in DescribeRuntime.
 func TestBadShims(t *testing.T) {
 	once := func(first func(uint32) []byte) func(string, string, uint32) []byte {
 		return func(method, _ string, call uint32) []byte {
@@ -376,8 +376,8 @@ func TestBadShims(t *testing.T) {
 	}
 }
 
-// A shim that does not know a container is asked again: containerd may be creating it. A shim that
-// has reported the exit is not asked again.
+// If a shim does not know a container, it is asked again, because containerd may be creating the
+// container. After it has reported the exit, it is not asked again.
 func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	state := shortDir(t)
 	asked := 0
@@ -396,7 +396,7 @@ func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	if got := w.next(t); got.ContainerID != "c" || got.ExitCode != 0 {
 		t.Errorf("%+v", got)
 	}
-	time.Sleep(2 * time.Second) // time to look again
+	time.Sleep(2 * time.Second) // time for further scans
 	const waitCall, stateCall = "containerd.task.v2.Task/Wait", "containerd.task.v2.Task/State"
 	if got, want := s.called(), []string{waitCall, stateCall, waitCall, waitCall}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -406,8 +406,8 @@ func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	}
 }
 
-// Neither a shim with a full backlog nor too few free file descriptors lose the exits of other
-// pods.
+// If a shim's backlog is full, or few file descriptors are free, the exits of other pods are still
+// reported.
 func TestScarceShims(t *testing.T) {
 	state := shortDir(t)
 	full := filepath.Join(state, "full")
@@ -430,7 +430,7 @@ func TestScarceShims(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = 250 // the fake shims take more than half
+	few.Cur = 250 // the fake shims use more than half
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	w := watchExits(t, r)
 	waitFor(t, func() bool { return len(w.exits) >= 20 })

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readSmallFile returns what is in a file, and when it was written. It fails if the file is larger
-// than allowed, or is not a regular file. So it does not block, even if the file is a pipe.
+// readSmallFile returns the content of a file and the time of its last change. It fails if the file
+// is larger than limit or is not a regular file. So it does not block, even if the file is a pipe.
 func readSmallFile(path string, limit int64) (content []byte, written time.Time, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func readSmallFile(path string, limit int64) (content []byte, written time.Time,
 	if info, err = file.Stat(); err != nil {
 		return nil, time.Time{}, err
 	}
-	if info.Size() > limit || !info.Mode().IsRegular() { // it may have been replaced since
+	if info.Size() > limit || !info.Mode().IsRegular() { // the file may have been replaced after Lstat
 		return nil, time.Time{}, fs.ErrInvalid
 	}
 	content, err = io.ReadAll(io.LimitReader(file, limit))

@@ -18,33 +18,34 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callsPerPod is how many calls the inspection of one pod has in flight at most, those
-// for sandboxes and for containers together. With 8, a pod of a sandbox and up to seven
-// containers takes one round trip. The inspection of a pod of twenty containers takes
-// 5.6 ms with 8, 9.8 ms with 4, and 4.1 ms with 16 (BenchmarkGetPodStatus). More would help
-// large pods only, at the expense of the pods that the generator's other workers inspect.
+// callsPerPod is how many calls the inspection of one pod makes at once, for sandboxes and
+// containers together. With 8, a pod of a sandbox and up to seven containers takes one round trip.
+// The inspection of a pod of twenty containers takes 5.6 ms with 8, 9.8 ms with 4, and 4.1 ms with
+// 16 (BenchmarkGetPodStatus). More calls would help large pods only, and would slow down the
+// inspections of other pods by the generator's other workers.
 const callsPerPod = 8
 
 var errNilStatus = errors.New("the answer has no status")
 
-// errOtherID is the error of a call that the runtime has answered with another object of the same kind.
+// errOtherID is returned if the runtime answers a call with another object of the same kind.
 var errOtherID = errors.New("the answer is about another one")
 
 // GetPodStatus inspects a pod: it makes a PodSandboxStatus call for each sandbox and a
-// ContainerStatus call for each container, up to eight in parallel. A sandbox or container
-// that the runtime no longer knows is left out.
+// ContainerStatus call for each container, up to eight in parallel. A sandbox or container that the
+// runtime no longer knows is left out.
 //
 // GetPodStatus asks about an exited container each time, until ten seconds after an inspection
 // first saw it exited. Then its status has settled, and is kept until a list no longer shows the
-// container, or shows it in another state. The package documentation has the reason.
+// container, or shows it in another state. The package documentation explains the reason.
 //
-// Container statuses are newest first by their own creation times; statuses of one name by attempt.
+// Container statuses are sorted newest first by their creation times; statuses of one name by
+// attempt.
 //
-// IPs are the addresses of the newest sandbox, the primary address first. There are none if that
+// IPs are the addresses of the newest sandbox, the primary address first. IPs is empty if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
 //
-// If a call fails for another reason, the error names the call and its object, and the status is
-// partial: it lacks the sandboxes and containers whose calls have failed.
+// If a call fails, and its object is not gone, the error names the call and the object. The status
+// is then partial: it does not contain the sandboxes and containers whose calls have failed.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("cri: GetPodStatus: the pod is nil")
@@ -64,8 +65,8 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return in.status(ctx), err
 }
 
-// inspection is one pod being inspected. Each call writes the element of its own sandbox or
-// container; the elements of objects that are gone stay nil.
+// inspection is the inspection of one pod. Each call writes the element of its own sandbox or
+// container. If an object is gone, its element stays nil.
 type inspection struct {
 	runtime     *Runtime
 	runtimeName string
@@ -74,7 +75,7 @@ type inspection struct {
 	containers  []*pleg.Status
 }
 
-// run makes the calls.
+// run makes the calls of the inspection.
 func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
 	group.tolerated, group.independent = in.isNotFound, true
@@ -121,7 +122,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
-		if codec.used { // else the client may use the message elsewhere
+		if codec.used { // otherwise the client may use the message elsewhere
 			of := in.sandboxes[i]
 			of.Labels = shared(of.Labels, s.Labels)
 			of.Annotations = shared(in.runtime.opts.keptAnnotations(of.Annotations), s.Annotations)
@@ -151,7 +152,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		converted.StopSignal = codec.stopSignal
 		r.badObject(ctx, found|codec.found, in.object(containers, c))
 		in.containers[i] = converted
-		// If FinishedAt is zero, the runtime is still handling the exit. If the code is 255, it may still learn the real one.
+		// If FinishedAt is zero, the runtime is still handling the exit. If the code is 255, the
+		// runtime may still learn the real code.
 		finished := converted.State == pleg.ContainerStateExited && !converted.FinishedAt.IsZero()
 		if finished && converted.ExitCode != unknownCode {
 			r.held.observeExited(c.ID.ID, converted, asked, r.opts.clock.Now())
@@ -160,8 +162,8 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 	})
 }
 
-// checkID fails if a status has the ID of another container or sandbox than was asked for. CRI-O may answer with a
-// container of the same name (cri-o#8884).
+// checkID fails if the status has another ID than the container or sandbox that was asked about.
+// CRI-O may answer with another container of the same name (cri-o#8884).
 func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *pleg.Container) error {
 	if id == "" || id == asked.ID.ID {
 		return nil
@@ -170,9 +172,9 @@ func (in *inspection) checkID(ctx context.Context, id string, k kind, asked *ple
 	return fmt.Errorf("%w: %s", errOtherID, id)
 }
 
-// isNotFound reports whether a call failed because its object is gone. The object was
-// listed and removed before the call, which is normal. cri-dockerd returns no code of gRPC
-// for this, only Docker's error text.
+// isNotFound reports whether a call failed because its object is gone. An object may be removed
+// between the list and the call, which is normal. For such a call, cri-dockerd returns Docker's
+// error text without a gRPC code.
 func (in *inspection) isNotFound(err error) bool {
 	switch status.Code(err) {
 	case codes.NotFound:
@@ -184,7 +186,7 @@ func (in *inspection) isNotFound(err error) bool {
 	}
 }
 
-// status assembles the answers.
+// status builds the pod's status from the answers.
 func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 	s := &pleg.PodStatus{
 		ID:                in.pod.ID,
@@ -193,7 +195,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 		SandboxStatuses:   make([]*runtimeapi.PodSandboxStatus, 0, len(in.sandboxes)),
 		ContainerStatuses: make([]*pleg.Status, 0, len(in.containers)),
 	}
-	active := "" // the newest sandbox, if it is ready
+	active := "" // the ID of the newest sandbox, if it is ready
 	for i, sandbox := range in.sandboxes {
 		if sandbox == nil {
 			continue
@@ -216,7 +218,8 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 			all = append(all, inspected{container, in.pod.Containers[i]})
 		}
 	}
-	// cri-dockerd lists whole seconds; only its statuses show which container is newer.
+	// cri-dockerd lists creation times in whole seconds; only its statuses show which container is
+	// newer.
 	sortNewestFirst(all, func(c inspected) age { return age{c.Name, c.CreatedAt, c.listed.Attempt, c.ID.ID} })
 	for _, c := range all {
 		s.ContainerStatuses = append(s.ContainerStatuses, c.Status)
@@ -227,7 +230,7 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 	return s
 }
 
-// object returns a container or sandbox of the pod, for the log.
+// object describes a container or sandbox of the pod for the log.
 func (in *inspection) object(k kind, c *pleg.Container) object {
 	return object{
 		kind: k, id: c.ID.ID,
@@ -235,12 +238,12 @@ func (in *inspection) object(k kind, c *pleg.Container) object {
 	}
 }
 
-// sandboxIPs returns the addresses of a sandbox, the primary one first. If one cannot be
-// parsed, none is returned, as in the kubelet.
+// sandboxIPs returns the addresses of a sandbox, the primary address first. If an address cannot be
+// parsed, sandboxIPs returns no addresses, as the kubelet does.
 func sandboxIPs(s *runtimeapi.PodSandboxStatus) ([]string, badSet) {
 	network := s.GetNetwork()
 	var ips []string
-	// A sandbox on the host's network has none.
+	// A sandbox on the host's network has no address.
 	if ip := network.GetIp(); ip != "" {
 		ips = append(ips, ip)
 	}
@@ -255,7 +258,7 @@ func sandboxIPs(s *runtimeapi.PodSandboxStatus) ([]string, badSet) {
 	return ips, 0
 }
 
-// badObject counts and logs bad data of an inspection, of an event or of an exit.
+// badObject counts and logs bad data in the answer to an inspection, in an event or in an exit.
 func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 	if found == 0 {
 		return
@@ -266,9 +269,9 @@ func (r *Runtime) badObject(ctx context.Context, found badSet, of object) {
 	r.reportBad(ctx, found, of)
 }
 
-// containerStatus converts the status of a listed container by the kubelet's rules: a
-// container that has not been started has no StartedAt, and only a container that has
-// exited has FinishedAt, ExitCode, Reason and Message.
+// containerStatus converts the status of a listed container by the kubelet's rules. StartedAt is
+// zero if the container has not been started. FinishedAt, ExitCode, Reason and Message are set only
+// if the container has exited.
 func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by reading) (*pleg.Status, badSet) {
 	var found badSet
 	state, known := containerState(s.GetState())
@@ -315,22 +318,23 @@ func containerStatus(s *runtimeapi.ContainerStatus, listed *pleg.Container, by r
 	return converted, found
 }
 
-// The exit code and reason of containerd for a container that ended while containerd was away.
+// containerd reports this exit code and reason if a container ended while containerd was away.
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
 )
 
-// crioNoCode is CRI-O's exit code of a container without an exit file: conmon was killed, or the node lost power.
+// crioNoCode is the exit code that CRI-O reports if a container has no exit file: conmon was
+// killed, or the node lost power.
 const crioNoCode = -1
 
-// endUnknown reports whether the runtime does not know how a container has ended. Programs do exit with 255, and on
-// Windows with -1, so the code alone does not decide.
+// endUnknown reports whether the runtime does not know how a container has ended. Programs do exit
+// with 255, and on Windows with -1, so the code alone is not enough.
 func endUnknown(s *pleg.Status) bool {
 	return s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode && s.FinishedAt.IsZero()
 }
 
-// shared returns the listed map if the other is equal, so that only one is held.
+// shared returns listed if the maps are equal, so that only one copy is kept in memory.
 func shared(m, listed map[string]string) map[string]string {
 	if maps.Equal(m, listed) {
 		return listed
@@ -338,8 +342,8 @@ func shared(m, listed map[string]string) map[string]string {
 	return m
 }
 
-// unixNano converts a time of the CRI. A time that has not come is the zero time: runtimes
-// send 0 for it or, as CRI-O and cri-dockerd do, the nanoseconds of Go's zero time, which
+// unixNano converts a time of the CRI. It returns the zero time if the time has not come yet. For
+// such a time, runtimes send 0. CRI-O and cri-dockerd send the nanoseconds of Go's zero time, which
 // overflow to a year before 1970.
 func unixNano(ns int64) time.Time {
 	if ns <= 0 {

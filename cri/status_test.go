@@ -88,7 +88,7 @@ func TestGetPodStatus(t *testing.T) {
 	}
 }
 
-// A container that exited long enough ago is not asked about again, until it is removed.
+// GetPodStatus stops asking about an exited container once its status has settled.
 func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
@@ -114,7 +114,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	settle()
 	expect(pod, 2)
 	expect(pod, 1)
-	// GetPod shows the exit before the full list does.
+	// GetPod shows the exit before a full list does.
 	must(t, s.ExitContainer(app, 1, ""))
 	pod, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
@@ -138,7 +138,7 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	if got := getPodStatus(t, r, pod).ContainerStatuses[0]; got.ExitCode != 2 || got.Name != "short" {
 		t.Errorf("%+v", got)
 	}
-	// A pod from an older list may still name a container that is gone.
+	// A pod from an older list may still contain a container that is gone.
 	must(t, s.RemoveContainer(short))
 	getPods(t, r)
 	expect(pod, 1)
@@ -147,8 +147,8 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What is held for a container is released when the container is gone. Nothing is held for a
-// container that no full list has shown.
+// Everything that is held for a container is released when the container is gone. Nothing is held
+// for a container that no full list has shown.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {
@@ -189,8 +189,8 @@ func TestNotFoundIsNoFailure(t *testing.T) {
 	}
 }
 
-// cri-dockerd reports only in words that an object is gone, a sandbox as well as a container. The
-// words of any other runtime mean nothing.
+// cri-dockerd reports only in its error text that a sandbox or a container is gone. The same text
+// from another runtime is an error.
 func TestNotFoundOfDocker(t *testing.T) {
 	gone := status.Error(codes.Unknown, "Error response from daemon: No such container: c")
 	for _, test := range []struct {
@@ -257,7 +257,7 @@ func TestGetPodStatusFails(t *testing.T) {
 			heal := s.Inject(test.fault)
 			defer heal()
 			got, err := r.GetPodStatus(t.Context(), pod)
-			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // the other object
+			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // the status of the other object is present
 				t.Fatalf("%+v, %v", got, err)
 			}
 			if status.Code(err) != test.code {
@@ -278,8 +278,8 @@ func TestGetPodStatusFails(t *testing.T) {
 	}
 }
 
-// A state that the API does not have is read as unknown and counted, in lists and in statuses. A sandbox in such a
-// state is not ready, and has no addresses.
+// A state that the API does not define is read as unknown and counted, in lists and in statuses. A
+// sandbox in such a state counts as not ready, and its pod has no addresses.
 func TestUnknownStates(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -297,7 +297,8 @@ func TestUnknownStates(t *testing.T) {
 	}
 }
 
-// A container that cannot be inspected affects no other of its pod, even if its call fails first.
+// If one container cannot be inspected, the statuses of the pod's other objects are still returned,
+// even if the failed call returns first.
 func TestPartialStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
@@ -313,7 +314,7 @@ func TestPartialStatus(t *testing.T) {
 	}
 }
 
-// A call that is stuck is visible in CallsInFlight. The context ends it.
+// CallsInFlight returns an inspection call that is stuck. The end of the context ends the call.
 func TestInspectionInFlight(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -405,7 +406,7 @@ func TestIPs(t *testing.T) {
 	}
 }
 
-// The stop signal is decoded whether or not cri-api has the field.
+// The stop signal is decoded even if cri-api's type does not contain the field.
 func TestStopSignal(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	id, err := s.RunContainer(s.RunPod(criserver.PodConfig{Name: "web"}), criserver.ContainerConfig{Name: "app"})
@@ -428,7 +429,7 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
-// A status shows what the kubelet's rules say for each state; bad data is counted.
+// A status contains the fields that the kubelet's rules allow for its state. Bad data is counted.
 func TestContainerStatusConversion(t *testing.T) {
 	full := func(state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 		return &runtimeapi.ContainerStatus{
@@ -456,7 +457,7 @@ func TestContainerStatusConversion(t *testing.T) {
 			"io.kubernetes.container.hash": hash, "io.kubernetes.container.restartCount": restarts,
 		}}
 	}
-	// CRI-O and cri-dockerd send Go's zero time for something that has not happened.
+	// CRI-O and cri-dockerd send Go's zero time for an event that has not happened.
 	neverStarted := full(runtimeapi.ContainerState_CONTAINER_EXITED)
 	neverStarted.CreatedAt, neverStarted.StartedAt, neverStarted.FinishedAt =
 		time.Time{}.UnixNano(), time.Time{}.UnixNano(), -1
@@ -512,8 +513,8 @@ func TestContainerStatusConversion(t *testing.T) {
 	}
 }
 
-// BenchmarkGetPodStatus measures the inspection of a pod with a runtime that takes half a
-// millisecond per call, as containerd does.
+// BenchmarkGetPodStatus measures the inspection of a pod. The runtime takes half a millisecond per
+// call, as containerd does.
 func BenchmarkGetPodStatus(b *testing.B) {
 	for _, containers := range []int{1, 2, 5, 20} {
 		b.Run(fmt.Sprintf("containers=%d", containers), func(b *testing.B) {
@@ -528,7 +529,7 @@ func BenchmarkGetPodStatus(b *testing.B) {
 	}
 }
 
-// BenchmarkGetPod measures the list of one pod with the same runtime.
+// BenchmarkGetPod measures the list of one pod. The runtime takes half a millisecond per call.
 func BenchmarkGetPod(b *testing.B) {
 	r, pod := slowPod(b, 2)
 	b.ReportAllocs()

@@ -20,12 +20,12 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// follower reads a subscription, and keeps the state that the events describe.
+// follower reads a subscription, and keeps the last event of each container.
 type follower struct {
 	mu       sync.Mutex
 	last     map[string]pleg.PodLifeCycleEventType
 	problems []string
-	hints    int // events that a hint caused
+	hints    int // number of events that a hint caused
 }
 
 func (f *follower) take(e *pleg.PodLifecycleEvent) {
@@ -52,7 +52,7 @@ func (f *follower) hinted() int {
 	return f.hints
 }
 
-// differs describes how the events differ from a list; empty if they do not.
+// differs describes how the events differ from a list. It returns "" if they agree.
 func (f *follower) differs(pods []*pleg.Pod) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,8 +77,8 @@ func (f *follower) differs(pods []*pleg.Pod) string {
 	return ""
 }
 
-// watched is a generator on a CRI server, with a subscriber that reads and one
-// that stalls.
+// watched is a generator on a CRI server, with two subscribers: the first reads its events, and the
+// second stalls.
 type watched struct {
 	t       *testing.T
 	server  *criserver.Server
@@ -159,10 +159,10 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 	return ""
 }
 
-// Rule 16: 1000 containers start and die at high rate, on containerd 2. Its operations wait for a
-// reader if the reader's buffer of 100 events is full. The runtime never waits for the generator.
-// In the end the events agree with a new list, although a subscriber stalls, readers block, and the
-// runtime's lists are stuck.
+// Rule 16: 1000 containers start and die at a high rate, on containerd 2. If a reader's buffer of
+// 100 events is full, an operation of containerd 2 waits for the reader. No operation waits for the
+// generator. In the end, the events agree with a new list, although a subscriber stalls, readers of
+// the cache block, and the runtime's lists are stuck.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {
@@ -190,9 +190,9 @@ func TestRule16Storm(t *testing.T) {
 				}
 			}
 			w.storm(20, 50)
-			// An operation waits while its event is put into a buffer that has room, which takes
-			// microseconds, or more on a busy machine. If the reader stalled while its lists are
-			// stuck, the operation would wait until the end of the storm.
+			// An operation waits while its event is put into a buffer that has room. That takes
+			// microseconds, or more on a busy machine. If the reader stalled while the runtime's
+			// lists are stuck, the operation would wait until the end of the storm.
 			if got := serverconfig.Of(w.server).EventStats().LongestEnqueue; got > 10*time.Second {
 				t.Errorf("the runtime waited %v for its reader", got)
 			} else {
@@ -219,7 +219,7 @@ func (w *watched) awaitStream() {
 	w.t.Fatal("no stream")
 }
 
-// storm runs pods whose containers start and die as fast as the server can. It leaves the
+// storm runs pods whose containers start and die as fast as the server can. It does not remove the
 // sandbox of every third pod.
 func (w *watched) storm(pods, containers int) {
 	w.t.Helper()
@@ -252,8 +252,8 @@ func (w *watched) storm(pods, containers int) {
 }
 
 // Rule 17: the stream breaks repeatedly in every way, during churn and with every model of a
-// runtime. Events are repeated, reordered and without sandbox. In the end both subscribers and the
-// cache agree with a new list.
+// runtime. Events are repeated, reordered and, in one case, sent without a sandbox. In the end,
+// both subscribers and the cache agree with a new list.
 func TestRule17BrokenUnderChurn(t *testing.T) {
 	for name, opts := range map[string][]criserver.Option{
 		"containerd 2":    nil,

@@ -12,30 +12,30 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// If a runtime that has streamed a list refuses to stream one, streaming is retried after
+// If a runtime refuses to stream a list, but has streamed one before, streaming is retried after
 // streamRetryFirst. Then the delay doubles, up to streamRetryLongest. If the runtime has never
-// streamed a list, the delay is streamRetryLongest. A refused retry costs the list one call more.
+// streamed a list, the delay is streamRetryLongest. A refused retry costs the list one extra call.
 const (
 	streamRetryFirst   = time.Second
 	streamRetryLongest = 5 * time.Minute
 )
 
-// errNoStreamingLists is the error of a runtime without streaming lists.
+// errNoStreamingLists is returned if the runtime does not support streaming lists.
 var errNoStreamingLists = errors.New("no streaming lists")
 
 // streaming decides whether a full list is streamed. Full lists run one at a time; the running list
-// owns it.
+// owns this value.
 type streaming struct {
-	off    bool // WithPlainLists
-	worked bool // a full list has been streamed
+	off    bool // true with WithPlainLists
+	worked bool // true once a full list has been streamed
 
-	// The last refusal (Unimplemented), if no list has been streamed since.
+	// The last refusal (Unimplemented). It no longer counts when a list has been streamed again.
 	wait    time.Duration   // until streaming is retried; 0 if there is no refusal
 	refused time.Time       // when the runtime refused
 	by      *runtimeVersion // the runtime that refused
 }
 
-// due reports whether the next list is to be streamed.
+// due reports whether the next list should be streamed.
 func (s *streaming) due(now time.Time, runtime *runtimeVersion) bool {
 	switch {
 	case s.off:
@@ -43,8 +43,8 @@ func (s *streaming) due(now time.Time, runtime *runtimeVersion) bool {
 	case s.wait == 0 || *runtime != *s.by:
 		return true
 	}
-	// If the clock was set back, the retry is due: otherwise it would be delayed by as
-	// much as the clock was set back.
+	// If the clock was set back, the retry is due at once. Otherwise it would be delayed by the
+	// time that the clock was set back.
 	return now.Before(s.refused) || now.Sub(s.refused) >= s.wait
 }
 
@@ -53,8 +53,8 @@ func (s *streaming) succeeded() {
 	s.worked, s.wait = true, 0
 }
 
-// fellBack records that the runtime refused to stream a full list, and that the list was
-// completed with plain calls.
+// fellBack records that the runtime refused to stream a full list, and that plain calls completed
+// the list.
 func (s *streaming) fellBack(now time.Time, runtime *runtimeVersion) {
 	switch {
 	case !s.worked:
@@ -67,15 +67,15 @@ func (s *streaming) fellBack(now time.Time, runtime *runtimeVersion) {
 	s.refused, s.by = now, runtime
 }
 
-// plainListFailed records that a plain list failed. The refusal then no longer counts:
-// a runtime that is starting refuses both kinds of list, and a list may have become too
-// large for one message.
+// plainListFailed records that a plain list failed. The last refusal to stream then no longer
+// counts: a starting runtime refuses both kinds of list, and a list may have become too large for
+// one message.
 func (s *streaming) plainListFailed() {
 	s.wait = 0
 }
 
-// noteStreaming records how a full list was completed. refusal is the error with which
-// this version of the runtime refused to stream it, nil if streaming was not tried.
+// noteStreaming records how a full list was completed. refusal is the error with which this version
+// of the runtime refused to stream the list, or nil if it did not refuse.
 func (r *Runtime) noteStreaming(ctx context.Context, streamed bool, refusal error, by *runtimeVersion) {
 	s := &r.streaming
 	was := listMode(r.listMode.Load())
@@ -105,7 +105,7 @@ const (
 
 // askStream makes one of the two streaming calls of a pass, and reads the stream.
 func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
-	// A return before the end of the stream must end the stream.
+	// If askStream returns before the end of the stream, cancel ends the stream.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -118,8 +118,8 @@ func (r *Runtime) askStream(ctx context.Context, p *pass, k kind) error {
 	return readStream(p, k, &codec, stream, err, (*runtimeapi.ListContainersResponse).GetContainers, showContainer)
 }
 
-// readStream reads the answers of a stream to its end. A stream that breaks off is an
-// error, however much of it was read.
+// readStream reads the answers of a stream to its end. If the stream breaks off, readStream returns
+// an error, even if items were read.
 func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream receiver[R], err error,
 	items func(*R) []*T, show func(*T, reading) shown) error {
 	for first := true; err == nil; first = false {
@@ -128,7 +128,7 @@ func readStream[R, T any](p *pass, k kind, codec *answerCodec, stream receiver[R
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		// A runtime without streams answers Unimplemented at once.
+		// If the runtime does not support streaming, it answers Unimplemented first.
 		if first && status.Code(err) == codes.Unimplemented {
 			break
 		}

@@ -16,14 +16,14 @@ import (
 
 var errUnimplemented = status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
 
-// streamNode is a stub that records the list calls, and fails those that the test chooses.
+// streamNode is a stub that records the list calls. It fails the calls that the test chooses.
 type streamNode struct {
 	*stub
 	t       *testing.T
 	clock   *clocktesting.FakePassiveClock
 	runtime *cri.Runtime
-	refuse  map[string]error // by method, the error with which it fails
-	calls   []string         // of the last list
+	refuse  map[string]error // by method, the error that the call returns
+	calls   []string         // the calls of the last list
 }
 
 func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
@@ -39,7 +39,7 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 			n.calls = append(n.calls, method)
 		}
 		if strings.HasPrefix(method, "Stream") && !isAnswer {
-			return nil // as over gRPC, where a refusal comes as the first answer
+			return nil // over gRPC, a refusal comes as the first answer
 		}
 		return n.refuse[method]
 	}
@@ -47,7 +47,7 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 	return n
 }
 
-// stops makes streaming lists fail with err, or work again if err is nil.
+// stops makes streaming lists fail with err. If err is nil, streaming lists work again.
 func (n *streamNode) stops(err error) {
 	n.refuse["StreamPodSandboxes"], n.refuse["StreamContainers"] = err, err
 }
@@ -68,7 +68,7 @@ const (
 	fellBack = "StreamPodSandboxes " + plain
 )
 
-// expect makes a full list a second after the last one, and checks its calls.
+// expect makes a full list a second after the previous list, and checks its calls.
 func (n *streamNode) expect(what, want string) {
 	n.t.Helper()
 	n.clock.SetTime(n.clock.Now().Add(time.Second))
@@ -84,7 +84,7 @@ func (n *streamNode) expect(what, want string) {
 	}
 }
 
-// If streaming has worked before, one Unimplemented affects one list only.
+// If streaming has worked before, one Unimplemented makes only one list fall back to plain calls.
 func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -98,13 +98,13 @@ func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n.expect("next again", streamed)
 }
 
-// If a runtime stops streaming lists for good, no list fails, and few lists take more calls than on
-// a runtime that never streamed.
+// If a runtime stops streaming lists for good, no list fails. Only a few lists take more calls than
+// on a runtime that never streamed.
 func TestUnimplementedForGood(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
 	n.stops(errUnimplemented)
-	var tries []int // at which list
+	var tries []int // the indexes of the lists that tried streaming
 	for i := range 3600 {
 		n.clock.SetTime(n.clock.Now().Add(time.Second))
 		switch got, err := n.lists(); {
@@ -140,8 +140,8 @@ func TestUnimplementedForGood(t *testing.T) {
 	n.expect("after it works again", streamed)
 }
 
-// With a runtime that has never streamed a list, streaming is retried after five minutes,
-// and at once when the version changes.
+// If a runtime has never streamed a list, streaming is retried after five minutes, or at once when
+// the version changes.
 func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
@@ -166,8 +166,8 @@ func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n.expect("then", streamed)
 }
 
-// A refusal counts only while plain lists work: a runtime that is starting refuses
-// everything, and a plain list may be too large.
+// A refusal to stream counts only while plain lists work: a runtime that is starting refuses all
+// calls, and a plain list may be too large.
 func TestRefusalWhilePlainListsFail(t *testing.T) {
 	for _, worked := range []bool{false, true} {
 		for name, failure := range map[string]error{
@@ -191,7 +191,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.expect(name, streamed)
 		}
 	}
-	// The same if plain lists worked for a while and became too large.
+	// The refusal also stops counting if plain lists worked for a while and then became too large.
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
 	n.expect("first", fellBack)
@@ -204,7 +204,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 	n.expect("after a plain list that was too large", streamed)
 }
 
-// With a runtime that streams only one of the two lists, streaming is not tried each time.
+// If a runtime streams only one of the two lists, streaming is not tried at each list.
 func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
 	n := newStreamNode(t)
 	n.refuse["StreamContainers"] = errUnimplemented
@@ -214,7 +214,7 @@ func TestRuntimeThatStreamsOneListOnly(t *testing.T) {
 	}
 }
 
-// If the clock is set back, the retry does not come later by as much.
+// If the clock is set back, streaming is retried at once.
 func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
@@ -225,7 +225,7 @@ func TestStreamingWhenTheClockIsSetBack(t *testing.T) {
 	n.expect("then", plain)
 }
 
-// A failure other than Unimplemented does not cause plain lists.
+// If streaming fails with another error than Unimplemented, the list fails without plain calls.
 func TestFailedStreamIsTriedAgain(t *testing.T) {
 	n := newStreamNode(t)
 	n.stops(status.Error(codes.Unavailable, "restarting"))
@@ -238,7 +238,7 @@ func TestFailedStreamIsTriedAgain(t *testing.T) {
 	n.expect("when it is back", streamed)
 }
 
-// WithPlainLists never streams, whatever happens.
+// With WithPlainLists, no list is streamed, even after a failure or a new version.
 func TestPlainListsAreNeverStreamed(t *testing.T) {
 	n := newStreamNode(t, cri.WithPlainLists())
 	n.expect("first", plain)

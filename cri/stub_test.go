@@ -29,21 +29,22 @@ type (
 
 // stub is a client whose answers the test sets. Calls that it does not implement panic.
 //
-// With a chunk size it uses the codec of a call as gRPC does: it passes the encoded answer
-// to the codec in buffers of that size, and overwrites the buffers when they are freed.
-// Without a chunk size it ignores call options, as fakes do.
+// With a chunk size, it uses the codec of a call as gRPC does: it passes the encoded answer to the
+// codec in buffers of that size, and overwrites the buffers when they are freed. Without a chunk
+// size, it ignores call options, as fakes do.
 type stub struct {
-	name    string // what Version answers; empty for "stub"
-	version string // empty for "1.0"
+	name    string // the name in the answer to Version; empty for "stub"
+	version string // the version in the answer to Version; empty for "1.0"
 
 	chunk      int
-	batch      int // of streaming lists; 0 if the runtime has none
+	batch      int // items per message of a streaming list; 0 if streaming is not supported
 	sandboxes  []*runtimeapi.PodSandbox
 	containers []*runtimeapi.Container
-	raw        []byte // answered instead of the containers, if not nil
+	raw        []byte // sent instead of the containers, if not nil
 
-	// hook, if set, gets the name of the method at the start of every call, and the name with
-	// ".Recv" for each message of a stream. Its error fails the call.
+	// hook, if set, is called with the name of the method at the start of every call. For each
+	// message of a stream, it is called with the name and ".Recv". If it returns an error, the call
+	// fails.
 	hook func(ctx context.Context, method string) error
 
 	containerStatus func(context.Context, *statusRequest) (*statusResponse, error)
@@ -119,7 +120,7 @@ func (s *stub) PodSandboxStatus(ctx context.Context, req *sandboxStatusRequest,
 	return s.sandboxStatus(ctx, req)
 }
 
-// GetContainerEvents opens a stream that is silent until its context ends.
+// GetContainerEvents opens a stream that sends nothing until its context ends.
 func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest,
 	_ ...grpc.CallOption) (answers[runtimeapi.ContainerEventResponse], error) {
 	if err := s.call(ctx, "GetContainerEvents"); err != nil {
@@ -134,7 +135,7 @@ func (s *stub) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRe
 	}}, nil
 }
 
-// answer returns an answer as the client would, or passes it to the codec.
+// answer returns resp, or passes the encoded answer to the codec of the call.
 func answer[R crimessage.Message](s *stub, resp R, raw []byte, opts []grpc.CallOption) (R, error) {
 	codec := codecOf(opts)
 	if s.chunk == 0 || codec == nil {
@@ -152,12 +153,12 @@ func answer[R crimessage.Message](s *stub, resp R, raw []byte, opts []grpc.CallO
 	return empty, codec.Unmarshal(data, empty)
 }
 
-// newRuntime returns a Runtime whose calls go to the methods of client.
+// newRuntime returns a Runtime that calls the methods of client.
 func newRuntime(client any, opts ...cri.Option) *cri.Runtime {
 	return cri.NewRuntime(clientConn{reflect.ValueOf(client)}, opts...)
 }
 
-// clientConn is a connection whose calls go to the methods of client with the same names.
+// clientConn is a connection. A call over it calls the method of client with the same name.
 type clientConn struct {
 	client reflect.Value
 }
@@ -207,7 +208,7 @@ func (s *clientStream) RecvMsg(reply any) error {
 	return copyAnswer(reply, results[0], err)
 }
 
-// copyAnswer copies an answer, which may be nil, to reply.
+// copyAnswer copies an answer to reply, unless the answer is nil.
 func copyAnswer(reply any, answer reflect.Value, err error) error {
 	if err == nil && !answer.IsNil() {
 		reflect.ValueOf(reply).Elem().Set(answer.Elem())
@@ -224,7 +225,7 @@ func codecOf(opts []grpc.CallOption) encoding.CodecV2 {
 	return nil
 }
 
-// chunks splits bytes into buffers.
+// chunks splits raw into buffers of the chunk size.
 func (s *stub) chunks(raw []byte) mem.BufferSlice {
 	var data mem.BufferSlice
 	for len(raw) > 0 {
@@ -235,8 +236,7 @@ func (s *stub) chunks(raw []byte) mem.BufferSlice {
 	return data
 }
 
-// spoiledBuffer is a buffer with a copy of the bytes, which are overwritten when it
-// is freed.
+// spoiledBuffer is a buffer with a copy of the bytes. When it is freed, the copy is overwritten.
 func spoiledBuffer(b []byte) mem.Buffer {
 	return &buffer{bytes: append([]byte(nil), b...), refs: 1}
 }
@@ -271,7 +271,7 @@ func (b *buffer) Free() {
 // answers is the client's side of a stream.
 type answers[R any] interface{ Recv() (*R, error) }
 
-// stream is a streaming list.
+// stream is the client's side of a stream, whose messages recv returns.
 type stream[R any] struct {
 	recv func() (*R, error)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// This file reads containerd's own events. Its messages are decoded by hand: they are
-// small, and containerd's API would be a dependency of every user.
+// This file reads containerd's own events. It decodes the messages by hand, because they are small,
+// and every user of the package would otherwise depend on containerd's API.
 //
 //	SubscribeRequest { repeated string filters = 1; }
 //	Envelope         { Timestamp timestamp = 1; string namespace = 2; string topic = 3; Any event = 4; }
@@ -34,7 +34,7 @@ import (
 //	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
 
-// The topics. exitNamespace is the namespace of the containers of containerd's CRI.
+// The topics of containerd's events, and the namespace of its CRI containers.
 const (
 	exitTopic     = "/tasks/exit"
 	startTopic    = "/tasks/start"
@@ -43,13 +43,13 @@ const (
 	exitNamespace = "k8s.io"
 )
 
-// The topics of the two subscriptions.
+// The topics of the subscription for exits (exitTopics) and of that for container events.
 var (
 	exitTopics = []string{exitTopic}
 	hintTopics = []string{createTopic, startTopic, deleteTopic}
 )
 
-// maxTaskExitBytes is the size of the largest message that is accepted. An exit has some 300
+// maxTaskExitBytes is the size of the largest message that is accepted. An exit takes some 300
 // bytes.
 const maxTaskExitBytes = 64 << 10
 
@@ -65,8 +65,9 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 // maxPodQuestions is how many calls of askPodOf run at once.
 const maxPodQuestions = 8
 
-// watchTaskHints reads containerd's stream of creations, starts and removals. A hint without a pod leads to a
-// full list. While full lists fail, it looks up the pod of a container that starts in the container's status.
+// watchTaskHints reads containerd's stream of creations, starts and removals. A hint without a pod
+// leads to a full list. If full lists fail, and a container without a known pod starts,
+// watchTaskHints asks for the container's status to find the pod.
 func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,8 +90,8 @@ func (r *Runtime) watchTaskHints(ctx context.Context, connected func(), observe 
 	return err
 }
 
-// askPodOf asks for the pod of a container that no list has shown; empty if the status does not
-// name it.
+// askPodOf asks the runtime for the pod of a container. The result is empty if the container's
+// status does not name a pod.
 func (r *Runtime) askPodOf(ctx context.Context, id string) types.UID {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
@@ -98,7 +99,7 @@ func (r *Runtime) askPodOf(ctx context.Context, id string) types.UID {
 	return types.UID(status.GetLabels()[labelPodUID])
 }
 
-// watchTasks reads containerd's stream of some topics.
+// watchTasks reads containerd's stream of events with some topics.
 func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, connected func(),
 	observe func(*taskEvent)) error {
 	w := r.newWatch(ctx, rpcSubscribe, of, connected)
@@ -124,9 +125,9 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 	}
 }
 
-// isOwnExit reports whether the container itself has exited, with a known code. A command in the
-// container may have the container's ID, but its PID differs from the PID in the bundle. containerd
-// sends code 255 without a PID if it lost the shim and does not know the exit.
+// isOwnExit reports whether the container itself has exited, with a known code. If a command in the
+// container uses the container's ID, its PID differs from the PID in the bundle. containerd sends
+// code 255 without a PID if it lost the shim and does not know the exit.
 func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	if event.pid == 0 {
 		return event.exit.ExitCode != unknownCode
@@ -144,7 +145,7 @@ func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	return err != nil || pid == event.pid
 }
 
-// subscribe opens the stream. An event passes if one of the filters matches.
+// subscribe opens the stream. containerd sends each event that matches one of the filters.
 func (r *Runtime) subscribe(ctx context.Context, topics []string) (grpc.ClientStream, error) {
 	stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rpcs[rpcSubscribe].method,
 		grpc.ForceCodecV2(taskExitCodec{}), grpc.MaxCallRecvMsgSize(maxTaskExitBytes))
@@ -161,8 +162,8 @@ func (r *Runtime) subscribe(ctx context.Context, topics []string) (grpc.ClientSt
 	return stream, stream.CloseSend()
 }
 
-// taskExitCodec is the codec of the stream: it encodes filters as a SubscribeRequest, and
-// decodes an Envelope as a taskEvent.
+// taskExitCodec is the codec of the stream: it encodes filters as a SubscribeRequest, and decodes
+// an Envelope as a taskEvent.
 type taskExitCodec struct{ requestCodec }
 
 func (taskExitCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -181,16 +182,16 @@ func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // taskEvent is an event of the stream.
 type taskEvent struct {
-	topic string    // empty if the event has no container
-	at    time.Time // of the event
+	topic string    // empty if the event names no container
+	at    time.Time // when the event was sent
 	exit  pleg.ContainerExit
-	pid   int    // of the process that has ended; 0 if the event has none
-	told  bool   // true if a container has exited, not a command in it
-	found badSet // the bad data in it
+	pid   int    // the PID of the ended process; 0 if the event contains none
+	told  bool   // true if the container has exited, and not a command in it
+	found badSet // the kinds of bad data in the event
 }
 
-// decodeTask decodes an event. It fails if the envelope is malformed. Bad data in the envelope
-// concerns this event only.
+// decodeTask decodes an event. It fails if the envelope is malformed. If only the event in the
+// envelope is malformed, decodeTask reports bad data and does not fail.
 func decodeTask(message []byte) (taskEvent, error) {
 	var event taskEvent
 	var namespace, topic string
@@ -211,7 +212,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		return taskEvent{}, malformed(wire.ErrTruncated)
 	}
 	if namespace != exitNamespace || !slices.Contains(exitTopics, topic) && !slices.Contains(hintTopics, topic) {
-		return taskEvent{}, nil // containerd did not filter as asked
+		return taskEvent{}, nil // containerd has not applied the filters
 	}
 	var task []byte
 	var id, process []byte
@@ -243,7 +244,7 @@ func decodeTask(message []byte) (taskEvent, error) {
 		event.topic = topic
 	}
 	if event.topic == exitTopic {
-		event.told = bytes.Equal(id, process) // else a command in the container has ended
+		event.told = bytes.Equal(id, process) // false if a command in the container has ended
 		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
 	}
 	if !utf8.Valid(id) {
@@ -254,8 +255,9 @@ func decodeTask(message []byte) (taskEvent, error) {
 	return event, nil
 }
 
-// decodeTime decodes a Timestamp. A time before 1970 becomes the zero time, because Go's zero time
-// comes so. So does a time that CRI's nanoseconds, and JSON, cannot express.
+// decodeTime decodes a Timestamp. A time before 1970 becomes the zero time, because containerd
+// sends Go's zero time as a time before 1970. A time that CRI's nanoseconds, and JSON, cannot
+// express becomes the zero time too.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
 	whole := wire.Each(message, func(number int, _ []byte, n uint64) {

@@ -16,12 +16,12 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// This file makes calls over ttrpc, the protocol of containerd's shims. It has only what a call with one
-// answer needs. github.com/containerd/ttrpc has more, and would bring a logger and other modules to every
-// user of this package.
+// This file makes calls over ttrpc, the protocol of containerd's shims. It supports only calls with
+// one answer. github.com/containerd/ttrpc supports more, but every user of this package would then
+// depend on a logger and other modules.
 //
-// A frame is a header and a message. The header has the message's length, the call's number (four
-// bytes each), the frame's type and its flags (one byte each).
+// A frame is a header and a message. The header contains the message's length, the call's number
+// (four bytes each), the frame's type and its flags (one byte each).
 //
 //	Request  { string service = 1; string method = 2; bytes payload = 3; }
 //	Response { Status status = 1; bytes payload = 2; }
@@ -31,10 +31,11 @@ const (
 	ttrpcRequest     = 1
 	ttrpcResponse    = 2
 
-	// maxTTRPCBytes is the longest answer that is accepted. An answer to Wait has some 20 bytes, and an error
-	// has a text.
+	// maxTTRPCBytes is the size limit of an answer. An answer to Wait takes some 20 bytes; an error
+	// contains a text.
 	maxTTRPCBytes = 64 << 10
-	// ttrpcWriteTimeout bounds a write. The kernel takes a call at once, unless thousands are unread.
+	// ttrpcWriteTimeout bounds a write. The kernel accepts a call at once, unless thousands of
+	// calls are unread.
 	ttrpcWriteTimeout = time.Second
 )
 
@@ -48,11 +49,11 @@ type ttrpcConn struct {
 type ttrpcAnswer struct {
 	call    uint32
 	payload []byte
-	err     error // of the call; it has a gRPC status
+	err     error // the error of the call, with a gRPC status
 }
 
-// dialTTRPC connects to the socket at a path. It does not wait: if the socket has too many connections that
-// were not accepted yet, it fails.
+// dialTTRPC connects to the socket at a path. It does not wait: it fails if too many connections
+// wait at the socket to be accepted.
 func dialTTRPC(path string) (*ttrpcConn, error) {
 	conn, err := net.DialTimeout("unix", path, ttrpcWriteTimeout)
 	if err != nil {

@@ -6,14 +6,15 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// cri-dockerd lists a sandbox as not ready between its creation and its start. Such a sandbox has not
-// died. It is shown as unknown until a list shows it ready or with a container.
+// cri-dockerd lists a sandbox as not ready between its creation and its start. Such a sandbox has
+// not died. Its state is reported as unknown until a list shows it ready or with a container.
 
-// dockerName is the name of the runtime in cri-dockerd's Version.
+// dockerName is the runtime's name in cri-dockerd's answer to Version.
 const dockerName = "docker"
 
-// showUnstartedLocked notes which sandboxes of a listed pod have been started, and shows the others
-// as unknown. pass is 0 for a full list; for a pod list it is the number of the next pass.
+// showUnstartedLocked records which sandboxes of a listed pod have been started, and sets the state
+// of the other sandboxes to unknown. pass is 0 for a full list. For a pod list, it is the number of
+// the next pass.
 func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 	for i, s := range pod.Sandboxes {
 		if s.ID.Type != dockerName {
@@ -23,7 +24,7 @@ func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 		switch {
 		case started:
 		case s.State == pleg.ContainerStateRunning || hasContainers(pod, s.ID.ID):
-			if len(h.started) < maxListItems { // full lists may fail for long
+			if len(h.started) < maxListItems { // bounds the map, because full lists may fail for long
 				h.started[s.ID.ID] = pass
 			}
 		case s.State == pleg.ContainerStateExited:
@@ -38,8 +39,8 @@ func hasContainers(pod *pleg.Pod, sandbox string) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == sandbox })
 }
 
-// pruneStartedLocked forgets the sandboxes that are gone. It touches the pods of sandboxes that
-// only pod lists have shown as started so far.
+// pruneStartedLocked forgets the sandboxes that are gone. If only pod lists have shown a sandbox as
+// started until now, it calls touch with the sandbox's pod.
 func (h *held) pruneStartedLocked(pass uint64, touch func(*heldPod)) {
 	for id, first := range h.started {
 		switch it := h.items[sandboxes][id]; {

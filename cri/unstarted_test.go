@@ -16,13 +16,13 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// dockerNode is a node of cri-dockerd with the pod "other".
+// dockerNode returns a node of cri-dockerd with the pod "other".
 func dockerNode() *stub {
 	return &stub{name: "docker", chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("o", "other")}}
 }
 
-// showSandbox makes the node list the sandbox "s" of the pod "uid": "ready", "down", "used" (not ready,
-// with a container) or "gone".
+// showSandbox makes the node list the sandbox "s" of the pod "uid" as "ready", "down" (not ready),
+// "used" (not ready, with a container) or "gone".
 func (s *stub) showSandbox(as string) {
 	s.sandboxes, s.containers = s.sandboxes[:1:1], nil
 	if as == "gone" {
@@ -40,12 +40,13 @@ func (s *stub) showSandbox(as string) {
 	}
 }
 
-// A sandbox of cri-dockerd that is not ready is unknown until a full list or a pod list has shown
-// it ready or with a container.
+// If cri-dockerd lists a sandbox as not ready, its state is unknown until a full list or a pod list
+// has shown the sandbox ready or with a container.
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
 		name, runtime string
-		// steps has, for each list, the call, what the runtime lists and the state of the sandbox.
+		// steps contains for each list: the call, the argument of showSandbox, and the expected
+		// state.
 		steps []string
 	}{
 		{"full lists", "docker", []string{
@@ -96,8 +97,8 @@ func TestUnstartedSandboxes(t *testing.T) {
 	}
 }
 
-// Sandboxes that are gone are forgotten. If a full list began before a sandbox was created, the
-// Runtime still remembers that the sandbox was started.
+// A sandbox that is gone is forgotten. A sandbox that is created and started during a full list is
+// remembered as started, even if the list does not contain it.
 func TestStartedSandboxesAreForgotten(t *testing.T) {
 	node := dockerNode()
 	r := newRuntime(node, quiet)
@@ -125,7 +126,7 @@ func TestStartedSandboxesAreForgotten(t *testing.T) {
 		t.Errorf("%d sandboxes are remembered, and 1 exists", got)
 	}
 
-	node.showSandbox("ready") // between two full lists
+	node.showSandbox("ready") // exists only between two full lists
 	_, err := r.GetPod(t.Context(), "uid")
 	must(t, err)
 	node.showSandbox("gone")
@@ -135,7 +136,7 @@ func TestStartedSandboxesAreForgotten(t *testing.T) {
 	}
 }
 
-// A sandbox that is not started has no events, and its status agrees with the list: it is inspected once.
+// A sandbox that has not been started causes no events, and is inspected only once.
 func TestEventsOfUnstartedSandbox(t *testing.T) {
 	node := dockerNode()
 	asked := 0

@@ -14,11 +14,11 @@ import (
 )
 
 // Generated code rejects a whole message if one string is not UTF-8. containerd 1.7 and older do
-// not check what they encode, and one bad string must not hide a node or a pod. So a rejected
-// message is decoded once more with the bad bytes replaced. gogo's code, which cri-api has before
-// 0.34, accepts such strings. The package looks for them after decoding.
+// not check the strings that they encode, and one bad string must not hide a node or a pod. So a
+// rejected message is decoded again with the bad bytes replaced. Before 0.34, cri-api uses gogo's
+// code, which accepts such strings. The package then looks for bad strings after decoding.
 
-// unmarshal decodes a message. found says whether strings had to be replaced.
+// unmarshal decodes a message. found contains badUTF8 if invalid bytes in strings were replaced.
 func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
 	err = crimessage.Unmarshal(data, m)
 	if (err == nil) != crimessage.IsGogo(m) {
@@ -31,8 +31,8 @@ func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
 	return badSet(0).with(badUTF8), crimessage.Unmarshal(valid, m)
 }
 
-// appendValid appends an encoded message with U+FFFD in place of what is not UTF-8 in its strings.
-// replaced is the number of such strings; -1 if the message is malformed.
+// appendValid appends an encoded message. In its strings, it replaces invalid UTF-8 with U+FFFD.
+// replaced is the number of changed strings, or -1 if the message is malformed.
 func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, replaced int) {
 	for len(data) > 0 {
 		number, value, length := wire.Next(data)
@@ -66,19 +66,19 @@ func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, 
 // requestCodec encodes requests as gRPC does by default.
 type requestCodec struct{}
 
-// Name is empty, because gRPC appends a forced codec's name to the content-type of the request.
-// CRI-O closes a connection whose first call is not plain application/grpc.
+// Name is empty, because gRPC appends a forced codec's name to the content type of the request.
+// CRI-O closes a connection if the content type of its first call is not plain application/grpc.
 func (requestCodec) Name() string { return "" }
 
 func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2("proto").Marshal(v)
 }
 
-// utf8Codec is a codec for one call, which decodes with unmarshal.
+// utf8Codec is a codec for one call. It decodes with unmarshal, which replaces invalid UTF-8.
 type utf8Codec struct {
 	requestCodec
-	used  bool   // true if it has decoded a message
-	found badSet // in the message that was decoded last
+	used  bool   // true once it has decoded a message
+	found badSet // the bad data in the last decoded message
 }
 
 func (c *utf8Codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -94,8 +94,8 @@ func (c *utf8Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return err
 }
 
-// statusCodec is a utf8Codec for ContainerStatus which also decodes the stop signal. Generated code
-// does not before cri-api 0.33.
+// statusCodec is a utf8Codec for ContainerStatus that also decodes the stop signal. Before cri-api
+// 0.33, generated code does not decode it.
 type statusCodec struct {
 	utf8Codec
 	stopSignal int32

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// notUTF8 returns an encoded message in which bytes that are not UTF-8 replace each BAD.
+// notUTF8 encodes a message, and replaces each BAD in it by bytes that are not UTF-8.
 func notUTF8(t *testing.T, m crimessage.Message) []byte {
 	t.Helper()
 	raw, err := crimessage.Marshal(m)
@@ -23,10 +23,10 @@ func notUTF8(t *testing.T, m crimessage.Message) []byte {
 	return bytes.ReplaceAll(raw, []byte("BAD"), []byte("a\xff\xfe"))
 }
 
-const replaced = "a\uFFFD" // what is read for BAD
+const replaced = "a\uFFFD" // the string that is read for BAD
 
-// Rule 14: a string that is not UTF-8 is bad data of its item, in whichever field, and affects no
-// other pod.
+// Rule 14: if a string in any field is not UTF-8, it is counted as bad data of its item. Other pods
+// are not affected.
 func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	for field, edit := range map[string]func(*runtimeapi.Container){
 		"ID":             func(c *runtimeapi.Container) { c.Id = "BAD" },
@@ -53,7 +53,7 @@ func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 			read := c.ID.ID == replaced || c.Name == replaced || c.Image == replaced || c.Labels[replaced] == "v" ||
 				c.Annotations["k"] == replaced || pod.ID == replaced
 			if field == "name" {
-				read = pod.ID == "of bad" // the label of the name counts
+				read = pod.ID == "of bad" // only the pod is checked
 			}
 			if pod.ID != "good" && !read {
 				t.Errorf("%s: %+v", field, c)
@@ -71,7 +71,8 @@ func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// Such a string does not fail the inspection of its pod either, or end the stream of events.
+// If a string in a status or an event is not UTF-8, the inspection does not fail, and the stream of
+// events does not end.
 func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandboxID := s.RunPod(criserver.PodConfig{UID: "uid"})
@@ -101,7 +102,7 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	w := watch(t, r)
 	<-w.connected
 	for range 2 {
-		s.RunPod(criserver.PodConfig{UID: "another"}) // the fault replaces its event
+		s.RunPod(criserver.PodConfig{UID: "another"}) // the fault replaces the event of this pod
 		if e := <-w.events; e.PodUID != "uid" || e.ContainerID != "c" {
 			t.Errorf("%+v", e)
 		}
@@ -111,8 +112,8 @@ func TestStatusAndEventWithStringsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// The runtime's version is like other strings: invalid bytes are replaced, and in errors and in the
-// report it is cut if it is long.
+// In the runtime's version, bytes that are not UTF-8 are replaced. A long version is cut in errors
+// and in DescribeRuntime.
 func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	s, err := criserver.Start(criserver.WithVersion("containerd", "1.7."+long))
@@ -135,7 +136,7 @@ func TestVersionThatIsNotUTF8OrTooLong(t *testing.T) {
 	}
 }
 
-// An answer that is malformed in other ways is no message, and fails the list.
+// If an answer is also malformed in other ways, the list fails.
 func TestNotUTF8AndMalformed(t *testing.T) {
 	raw := listItem(idField("a\xff"), []byte{0x12, 9})
 	r := newRuntime(&stub{chunk: 7, raw: raw}, cri.WithPlainLists(), quiet)

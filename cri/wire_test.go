@@ -24,20 +24,21 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// wireServer is a runtime with one pod, on a socket, that notes what comes over the wire.
+// wireServer is a runtime with one pod, on a socket, that records the calls that it receives.
 type wireServer struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	stats.Handler
 
 	socket  string
-	server  *grpc.Server // the first
-	streams bool         // true if it has streaming lists
+	server  *grpc.Server // the first server
+	streams bool         // true if it supports streaming lists
 	// ending, when closed, ends the event streams without an error.
 	ending chan struct{}
 	events chan string // each message is sent to one subscriber of containerd's events
-	// subscribers is the number of these subscribers.
+	// subscribers is the number of open subscriptions to containerd's events.
 	subscribers atomic.Int32
-	// answers, if set, has a token for each Version call to answer; the others are stuck.
+	// answers, if set, contains a token for each Version call to answer. Other Version calls are
+	// stuck.
 	answers chan struct{}
 
 	mu sync.Mutex
@@ -48,7 +49,7 @@ type wireServer struct {
 	received []wireCall
 }
 
-// wireCall is a call as the server received it.
+// wireCall is a call as received by the server.
 type wireCall struct {
 	connection int
 	method     string
@@ -90,7 +91,7 @@ func (s *wireServer) serve(t *testing.T) *grpc.Server {
 
 func (s *wireServer) endpoint() string { return "unix://" + s.socket }
 
-// wireListener also records the connections in the server.
+// wireListener also records each connection in the server.
 type wireListener struct {
 	net.Listener
 	s *wireServer
@@ -106,7 +107,7 @@ func (l wireListener) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// cut closes every connection. It returns how many there have been so far.
+// cut closes every connection. It returns the number of connections so far.
 func (s *wireServer) cut() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +174,7 @@ func (*wireServer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	return &runtimeapi.ListContainersResponse{Containers: wireContainers}, nil
 }
 
-// streamLists answers the streaming lists, which not every cri-api has.
+// streamLists answers the streaming lists, because not every version of cri-api supports them.
 func (s *wireServer) streamLists(server any, to grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	var list, request any
@@ -212,7 +213,7 @@ func (s *wireServer) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	}
 }
 
-// subscribe is Subscribe of containerd's events.
+// subscribe implements Subscribe of containerd's events.
 func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
 	if err := to.RecvMsg(&emptypb.Empty{}); err != nil {
 		return err
@@ -223,7 +224,7 @@ func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
 		select {
 		case event := <-s.events:
 			message := &emptypb.Empty{}
-			message.ProtoReflect().SetUnknown([]byte(event)) // is sent as it is
+			message.ProtoReflect().SetUnknown([]byte(event)) // is sent unchanged
 			if err := to.SendMsg(message); err != nil {
 				return err
 			}
@@ -233,8 +234,8 @@ func (s *wireServer) subscribe(_ any, to grpc.ServerStream) error {
 	}
 }
 
-// Of each call, the server sees what the package documentation says under "On the wire", whichever
-// call is a connection's first.
+// The server sees each call as the package documentation describes it under "On the wire",
+// whichever call is the first of a connection.
 func TestOnTheWire(t *testing.T) {
 	pod := &pleg.Pod{ID: "a",
 		Sandboxes:  []*pleg.Container{{ID: pleg.ContainerID{ID: "s"}}},
@@ -285,7 +286,7 @@ func TestOnTheWire(t *testing.T) {
 			t.Helper()
 			for _, c := range received {
 				methods[c.method] = true
-				// grpc-accept-encoding comes from compressors that the process has registered.
+				// grpc-accept-encoding depends on the compressors that the process has registered.
 				delete(c.header, "grpc-accept-encoding")
 				if got := slices.Sorted(maps.Keys(c.header)); !slices.Equal(got,
 					[]string{":authority", "content-type", "user-agent"}) {
@@ -304,7 +305,7 @@ func TestOnTheWire(t *testing.T) {
 			waitFor(t, func() bool { return operate(t.Context(), r) == nil })
 			received := s.take()
 			check(received)
-			// The server may record a stream late, even after its client has gone.
+			// The server may record a stream late, even after the client has gone.
 			received = slices.DeleteFunc(received, func(c wireCall) bool { return c.connection <= cut })
 			if len(received) == 0 || !slices.Contains(wantFirst[name], received[0].method) {
 				t.Errorf("%s: the first calls after the cut are %v, expected one of %v", name, received, wantFirst[name])

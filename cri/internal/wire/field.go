@@ -1,6 +1,6 @@
 // Package wire reads encoded messages without decoding them: their fields, the items of a list, and
-// whether an item is the same as when it was decoded. It assumes of CRI only that items and their
-// IDs are fields with number 1.
+// whether an item is the same as when it was decoded. Its only assumption about CRI is that items
+// and their IDs are fields with number 1.
 package wire
 
 import (
@@ -9,12 +9,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrTruncated is the error of a message that ends too early.
+// ErrTruncated is returned if a message ends too early.
 var ErrTruncated = errors.New("the message ends in the middle of a field")
 
-// Next returns the first field of a message that is not empty: its number, its value, and its
-// length in all. The value is nil unless the field is length-delimited. The length of a malformed
-// field is negative.
+// Next returns the first field of a message that is not empty: its number, its value, and its total
+// length. The value is nil if the field is not length-delimited. If the field is malformed, the
+// length is negative.
 func Next(message []byte) (number protowire.Number, value []byte, length int) {
 	// Nearly every field has a number below 16 and a length below 128, one byte each.
 	// This fast path saves a third of the cost of a list.
@@ -27,7 +27,7 @@ func Next(message []byte) (number protowire.Number, value []byte, length int) {
 			}
 		case protowire.VarintType:
 			return number, nil, 2
-		default: // rare
+		default: // other types are rare
 		}
 	}
 	number, typ, tagLength := protowire.ConsumeTag(message)
@@ -46,10 +46,11 @@ func Next(message []byte) (number protowire.Number, value []byte, length int) {
 	return number, value, tagLength + length
 }
 
-// idNumber is the number of the ID in a runtime.v1.PodSandbox and a runtime.v1.Container.
+// idNumber is the field number of the ID in a runtime.v1.PodSandbox and a runtime.v1.Container.
 const idNumber = 1
 
-// ID returns the ID of an item if it is the first field. Every known encoder writes it first.
+// ID returns the ID of an item, or nil if the ID is not the first field. Every known encoder writes
+// the ID first.
 func ID(message []byte) []byte {
 	if len(message) == 0 {
 		return nil
@@ -61,7 +62,8 @@ func ID(message []byte) []byte {
 }
 
 // Each calls f with each field of a message: its number and its value, which is bytes or a varint.
-// A field of another type has neither. Each reports whether the message is well-formed.
+// For a field of another type, value is nil and n is 0. Each reports whether the message is
+// well-formed.
 func Each(message []byte, f func(number int, value []byte, n uint64)) bool {
 	for len(message) > 0 {
 		number, value, length := Next(message)

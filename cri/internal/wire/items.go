@@ -7,27 +7,27 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Items splits an answer, a message with one repeated field of items, into its
-// items. The answer comes in buffers of some 16 KiB. Items are read in place; only those
-// that cross the end of a buffer are copied.
+// Items splits an answer, which is a message with one repeated field, into its items. The answer
+// comes in buffers of some 16 KiB. Items are read in place. An item is copied only if it crosses
+// the end of a buffer.
 type Items struct {
 	current []byte
 	more    mem.BufferSlice
-	left    int // bytes in current and more
+	left    int // number of bytes in current and more
 	scratch []byte
 }
 
-// itemsNumber is the field number of the items, the same in all four messages:
-// ListPodSandboxResponse, ListContainersResponse,
-// StreamPodSandboxesResponse and StreamContainersResponse.
+// itemsNumber is the field number of the items in all four messages: ListPodSandboxResponse,
+// ListContainersResponse, StreamPodSandboxesResponse and StreamContainersResponse.
 const itemsNumber = 1
 
-// Reset begins a new answer.
+// Reset starts reading a new answer.
 func (r *Items) Reset(data mem.BufferSlice) {
 	r.current, r.more, r.left = nil, data, data.Len()
 }
 
-// Release drops the answer, and scratch space that is larger than an ordinary item needs.
+// Release drops the answer. It also drops the scratch buffer if that is larger than an ordinary
+// item needs.
 func (r *Items) Release() {
 	const scratchKept = 64 << 10
 	r.Reset(nil)
@@ -36,8 +36,8 @@ func (r *Items) Release() {
 	}
 }
 
-// Next returns the next item; ok is false after the last. The item is valid until the
-// next call, and not longer than the answer.
+// Next returns the next item; ok is false after the last item. The item is valid until the next
+// call, and is not longer than the answer.
 func (r *Items) Next() (item []byte, ok bool, err error) {
 	for r.left > 0 {
 		tag, err := r.varint()
@@ -66,14 +66,14 @@ func (r *Items) Next() (item []byte, ok bool, err error) {
 				return nil, false, err
 			}
 		default:
-			// No such field is known. protowire needs the rest in one piece.
+			// No known message contains such a field. protowire needs the rest in one piece.
 			rest := r.take(r.left)
 			n := protowire.ConsumeFieldValue(number, typ, rest)
 			if n < 0 {
 				return nil, false, protowire.ParseError(n)
 			}
 			r.current, r.left = rest[n:], len(rest)-n
-			r.scratch = nil // current points into it
+			r.scratch = nil // current points into scratch
 		}
 	}
 	return nil, false, nil
@@ -103,7 +103,7 @@ func (r *Items) varint() (uint64, error) {
 	return 0, errors.New("variable length integer overflow")
 }
 
-// take cuts off the next n bytes. At least n bytes must be left.
+// take removes and returns the next n bytes. At least n bytes must be left.
 func (r *Items) take(n int) []byte {
 	r.left -= n
 	for len(r.current) == 0 && len(r.more) > 0 {

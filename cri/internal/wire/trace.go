@@ -6,32 +6,30 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// This file decides, without decoding an item of a list, whether the item is the same as
-// when it was decoded.
+// This file decides whether an item of a list is the same as when it was decoded, without decoding
+// the item again.
 //
-// Nearly every relist finds no change, and decoding a whole list to find that out costs
-// some 5 microseconds and 60 allocations per item (BenchmarkIdleRelist). Comparing the
-// bytes of the whole list with those of the last one would not work: runtimes return the
-// lists, and the map fields in them, in random order. So the top-level fields of each
-// item are compared:
+// Nearly every relist finds no change. Decoding a whole list to find that out costs some 5
+// microseconds and 60 allocations per item (BenchmarkIdleRelist). Comparing the bytes of the whole
+// list with those of the last list would not work: runtimes return the lists, and the map fields of
+// the items, in random order. So the top-level fields of each item are compared:
 //
-//   - Labels and annotations are map fields. There must be as many entries as before, and their
-//     64-bit hashes, of a random seed, must have the same sum, whatever their order. One change in
-//     2^64 is missed until something else of the item changes. The time is proportional to the
-//     number of entries, and no second copy of them is held. Finding each entry among the previous
-//     bytes took as long with the kubelet's four labels, and a third longer with ten more
+//   - Labels and annotations are map fields. Their number must be unchanged, and so must the sum of
+//     their 64-bit hashes with a random seed, whatever their order. One change in 2^64 is missed
+//     until something else in the item changes. The time is proportional to the number of entries,
+//     and no second copy of the entries is stored. Finding each entry among the previous bytes took
+//     as long with the kubelet's four labels, and a third longer with ten more
 //     (BenchmarkIdleRelistLabels).
-//   - All other fields must be present with the same bytes in the same order. This
-//     includes the state, and every field that a runtime might change although the API
-//     forbids it.
+//   - All other fields must be present with the same bytes in the same order. This includes the
+//     state, and every field that a runtime might change although the API forbids it.
 //
 // Fields with the same bytes in the same order decode to the same values, known or unknown,
-// repeated or not. The entries of a map do so in any order, if no key occurs twice; an item with a
-// repeated key is never recognised. The result "same" is therefore exact but for the hashes. The
-// result "not the same" may be wrong: the item is then decoded as a whole, which also rejects
-// malformed bytes.
+// repeated or not. If no key occurs twice, the entries of a map decode to the same values in any
+// order. An item with a repeated key is never recognised. The result "same" is therefore exact
+// except for the hashes. The result "not the same" may be wrong: the item is then decoded as a
+// whole, which also rejects malformed bytes.
 
-// Maps has the numbers of an item's map fields.
+// Maps contains the field numbers of an item's map fields.
 type Maps [2]protowire.Number
 
 // entry reports whether a field is an entry of a map.
@@ -42,31 +40,31 @@ func (m Maps) entry(number protowire.Number, value []byte) bool {
 // mapSeed is the seed of the hashes of all traces.
 var mapSeed = maphash.MakeSeed()
 
-// Trace is what is kept of an item's bytes to recognise the item.
+// Trace contains the parts of an item's bytes by which the item is recognised later.
 type Trace struct {
-	// fields has the fields that are not maps in one string. Lists come in random order, so most of
-	// the cost of comparing is fetching memory.
+	// fields contains all fields that are not maps, in one string. Lists come in random order, so
+	// most of the cost of comparing is fetching memory.
 	fields string
 	maps   entries
 	// usable is false if the item cannot be recognised by its bytes, usually because the client
-	// decoded it and did not keep them.
+	// decoded the item and did not keep the bytes.
 	usable bool
 }
 
 // entries are the entries of the map fields of an item, in any order.
 type entries struct {
 	number int
-	hash   uint64 // the sum of their hashes
+	hash   uint64 // the sum of the hashes of the entries
 }
 
-// add adds an entry: a whole field, with its number.
+// add adds an entry. field is the whole encoded field, including its number.
 func (e *entries) add(field []byte) {
 	e.number++
 	e.hash += maphash.Bytes(mapSeed, field)
 }
 
-// TraceOf returns the trace of an item. decoded is how many map entries the decoded item has. The
-// trace does not retain the message.
+// TraceOf returns the trace of an item. decoded is the number of map entries in the decoded item.
+// The trace does not retain the message.
 func TraceOf(message []byte, maps Maps, decoded int) Trace {
 	var t Trace
 	var fields []byte
@@ -83,7 +81,7 @@ func TraceOf(message []byte, maps Maps, decoded int) Trace {
 		message = message[length:]
 	}
 	t.fields = string(fields)
-	t.usable = t.maps.number == decoded // else a key occurs twice, and the order of its entries counts
+	t.usable = t.maps.number == decoded // false if a key occurs twice: then the order counts
 	return t
 }
 
@@ -92,7 +90,7 @@ func (t *Trace) Matches(message []byte, maps Maps) bool {
 	if !t.usable {
 		return false
 	}
-	fields := t.fields      // what has not been matched yet
+	fields := t.fields      // the part that has not been matched yet
 	rest, run := message, 0 // the fields in rest[:run] have not been compared yet
 	var found entries
 	for at := 0; at < len(message); {
@@ -116,7 +114,7 @@ func (t *Trace) Matches(message []byte, maps Maps) bool {
 	return cutPrefix(&fields, rest[:run]) && fields == "" && found == t.maps
 }
 
-// cutPrefix removes a prefix from s, and reports whether s had it.
+// cutPrefix removes a prefix from s, and reports whether s began with it.
 func cutPrefix(s *string, prefix []byte) bool {
 	if len(*s) < len(prefix) || (*s)[:len(prefix)] != string(prefix) {
 		return false

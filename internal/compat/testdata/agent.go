@@ -1,6 +1,6 @@
-// Package compat is an agent that uses the library and client-go in one program: a
-// generator on the node's runtime beside an informer of the API server's pods. It is only
-// built, in the modules of hack/compat.sh.
+// Package compat is an agent that uses the library and client-go in one program: a generator on the
+// node's runtime and an informer of the API server's pods. hack/compat.sh builds it in several
+// modules, but does not run it.
 package compat
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Run hands each event to handle, with the pod of the API server if that knows it, until
-// ctx ends.
+// Run calls handle with each event until ctx ends. The second argument is the API server's pod, or
+// nil if the API server does not know it.
 func Run(ctx context.Context, config *rest.Config, endpoint string,
 	handle func(*pleg.PodLifecycleEvent, *corev1.Pod)) error {
 	scheme := runtime.NewScheme()
