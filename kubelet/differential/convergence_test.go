@@ -11,10 +11,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameInTheEnd starts both sides and lets them run while pods change and while
-// inspections and lists block and fail. Meanwhile, the sides send events at different
-// times. Some time after the faults end, the sums of their events, their caches and
-// their health are the same.
+// TestSameInTheEnd starts both sides and lets them run. Pods change, and inspections and lists
+// block or fail. During this time, the sides send events at different times. Some time after the
+// end of the faults, both sides must agree in the sums of their events, in their caches and in
+// their health.
 func TestSameInTheEnd(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opBlock, opHeal, opFailList,

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/migration/before"
 )
 
-// rewritten has the lines that a program changes besides its imports and the constructor.
+// rewritten are the lines that change in a program besides its imports and constructor.
 var rewritten = map[string]string{
 	"status.GetRunningContainerStatuses()": "slices.DeleteFunc(slices.Clone(status.ContainerStatuses), " +
 		"func(s *kubecontainer.Status) bool {\n" +
@@ -29,8 +29,8 @@ var rewritten = map[string]string{
 		"func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })",
 }
 
-// A program that uses the kubelet's packages can move to the library if it changes its imports, the
-// constructor and the lines in rewritten, and nothing else.
+// A program that uses the kubelet's packages can move to the library if it changes its imports, its
+// constructor and the lines in rewritten. Nothing else has to change.
 func TestMigrationChangesLittle(t *testing.T) {
 	old, moved := programWithout(t, "migration/before/agent.go"), programWithout(t, "migration/after/agent.go")
 	for from, to := range rewritten {
@@ -68,8 +68,9 @@ type agent interface {
 	Journal() []string
 }
 
-// After the move, the program does the same on the same node. It may note more, because the library
-// also delivers failed inspections (see the list of deviations).
+// After the move to the library, the program's journal contains all that it contained before. It
+// may contain more, because the library also delivers failed inspections (see the list of
+// deviations).
 func TestMigratedProgramDoesTheSame(t *testing.T) {
 	journal := func(agentOf func(*node) agent) (journal []string) {
 		synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// There is no pleg.PodGetter: the runtime lists all pods or none.
+// The adapter of these releases has no pleg.PodGetter, because their runtime can only list all
+// pods.
 
 func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	return r.GetPodStatus(ctx, pod.ID, pod.Name, pod.Namespace)

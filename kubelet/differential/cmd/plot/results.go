@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The two sides.
+// These are the names of the two sides.
 const (
 	kubelet = "kubelet"
 	here    = "pleg"
@@ -23,7 +23,7 @@ type results struct {
 	runs  map[key][]float64
 }
 
-// key identifies a figure of a benchmark: its time, or another unit.
+// key identifies a figure of a benchmark by its name, side and unit.
 type key struct{ name, side, unit string }
 
 var (
@@ -31,8 +31,8 @@ var (
 	sideOf = regexp.MustCompile(`/impl=(\w+)`)
 )
 
-// parse reads the output of go test -bench. It skips lines that are not a benchmark of
-// a side.
+// parse reads the output of go test -bench. It skips all lines except those of benchmarks with a
+// side.
 func parse(r io.Reader) (*results, error) {
 	res := &results{runs: make(map[key][]float64)}
 	lines := bufio.NewScanner(r)
@@ -69,8 +69,8 @@ func (r *results) add(fields []string) error {
 	return nil
 }
 
-// best returns the figure of the least disturbed run, and whether there is one: the
-// lowest time, or the highest count of work done.
+// best returns the figure of the run that was disturbed least: the lowest time, or the highest
+// count. It returns false if there are no runs.
 func (r *results) best(name, side, unit string) (float64, bool) {
 	values := r.runs[key{name, side, unit}]
 	switch {
