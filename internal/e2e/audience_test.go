@@ -17,8 +17,8 @@ import (
 // told describes the events of one container or sandbox that a subscriber was sent.
 type told struct {
 	started, died, removed time.Time
-	// code is the exit code in the cache when the death was reported. It is nil if nobody looked it
-	// up, or if the runtime no longer had the container.
+	// code is the exit code in the cache when the death was reported. It is nil if it was not
+	// looked up, or if the runtime no longer had the container.
 	code *int
 	// reported is the exit code in the newest event that has an exit code; nil if no event has one.
 	reported *int
@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until the function what returns true for the events of the container or sandbox id.
+// await waits until the condition what holds for the events of one container or sandbox.
 func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
 	for {
 		l.mu.Lock()
@@ -130,8 +130,7 @@ func (l *listener) await(ctx context.Context, id string, what func(told) bool) e
 	}
 }
 
-// present returns the state of every container and sandbox after all events, without those that
-// were removed.
+// present returns the state of every container and sandbox that was not removed.
 func (l *listener) present() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +144,7 @@ func (l *listener) present() map[string]string {
 }
 
 // uncoded describes a container whose exit code was in the cache but in no event. It returns "" if
-// there is no such container.
+// there is none.
 func (l *listener) uncoded() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +156,7 @@ func (l *listener) uncoded() string {
 	return ""
 }
 
-// judge returns the errors in the listener's events. It also compares the events with the book.
+// judge returns the errors that hear found, and the differences between the events and the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +182,8 @@ func (l *listener) forget() {
 	l.told, l.wrong = kept, nil
 }
 
-// audience is all subscribers and cache readers of a generator while the runtime is under fire. One
-// subscriber always reads. Others read slowly, stall, or come and go.
+// audience is all subscribers and cache readers of a generator, while faults are injected into the
+// runtime. One subscriber always reads. Others read slowly, stall, or come and go.
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
@@ -203,8 +202,8 @@ type audience struct {
 	calm  bool     // true while no subscriber pauses
 }
 
-// assemble starts the audience of g, and one subscriber of the generator exits, which uses exit
-// events.
+// assemble starts the audience of the generator g. It also starts one subscriber of the generator
+// exits, which uses exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}
@@ -267,8 +266,7 @@ func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache
 	}
 }
 
-// exitCode returns the cached exit code of the container whose death e reports; nil for other
-// events.
+// exitCode returns the container's exit code in the cache if e reports a death; nil otherwise.
 func exitCode(cache *pleg.PodCache, e *pleg.PodLifecycleEvent) *int {
 	if e.Type != pleg.ContainerDied || e.IsSandbox() {
 		return nil
@@ -298,7 +296,7 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 	}
 }
 
-// wrongAfterVisit judges the events of a guest. It ignores exit codes, and containers that are not
+// wrongAfterVisit judges the events of a guest. It skips exit codes, and containers that are not
 // yet in the book.
 func (l *listener) wrongAfterVisit(b *book) []string {
 	l.mu.Lock()
@@ -315,7 +313,7 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 }
 
 // readCache blocks on the cache again and again, with a timeout that may be too short. It checks no
-// result: churn.read checks results, because it knows what happened.
+// result. That is done by churn.read, which knows what happened.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

@@ -55,10 +55,10 @@ type mortal struct {
 	signal    unix.Signal
 
 	// The first signal was sent at begun, and the process had ended at gone. byRuntime is true if
-	// the process had already ended when the test sent its first signal.
+	// the process had ended before the first signal.
 	begun, gone time.Time
 	byRuntime   bool
-	// latest is the latest correct time of the end in a status. It is the time when the runtime
+	// latest is the latest end time that a correct status may show. It is the time when the runtime
 	// came back, or later if the container ended after the outage.
 	latest time.Time
 }
@@ -95,11 +95,12 @@ func (n *node) endAll(some []*mortal, within time.Duration) {
 type tally struct {
 	watcher  *awayWatcher
 	required bool
-	// right counts the correct reports for outages of the current kind; sum, for earlier kinds.
+	// right counts the correct reports for outages of the current kind, and sum those for earlier
+	// kinds.
 	right, sum int
 	// after is the time from the end of a container to the watcher's first report of its death.
 	after measure.Samples
-	// late is the time from the end of a container to the end time in its status.
+	// late is how much later than the end the end time in the status is.
 	late measure.Samples
 }
 
@@ -182,7 +183,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	}
 	lost, total := 0, 0
 	for _, o := range outages() {
-		var phases [3]int // lost codes of containers that ended before, during and after the outage
+		var phases [3]int // lost exit codes: of ends before, during and after the outage
 		before := total
 		for left := *awayRounds; left > 0; left -= *awayTogether {
 			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)

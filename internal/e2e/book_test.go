@@ -16,12 +16,12 @@ type life struct {
 
 	created time.Time // when the test asked the runtime to create it
 	started time.Time // when the test asked the runtime to start it; zero if never
-	mortal  time.Time // the earliest possible time of its death; zero while it cannot die
+	mortal  time.Time // the earliest possible time of its death; zero if nothing may have ended it
 	removed time.Time // when the test asked the runtime to remove it; zero if not yet
 	code    int       // the expected exit code; -1 if unknown
 	failed  bool      // true if its start failed; then every outcome is correct
-	crashes int64     // how often the runtime had ended at its creation or later start
-	crashed bool      // true if the runtime ended during its life
+	crashes int64     // value of book.crashes when it was created or, later, started
+	crashed bool      // true if the runtime ended while it existed
 	// forgotten is another exit code that is correct if crashed is true; 0 for none.
 	forgotten int
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// churn starts and ends containers in a few pods, and records each step in the book. The runtime is
-// under fire, so any call may fail. After a failed call, churn finds out what the call did, and
-// goes on.
+// churn starts and ends containers in a few pods, and records each step in the book. Faults are
+// injected into the runtime, so any call may fail. Then churn finds out what the call did, and goes
+// on.
 type churn struct {
 	client   *testnode.Client
 	fire     *fire
@@ -29,19 +29,19 @@ type churn struct {
 	audience *audience
 	pods     []*testnode.Pod // the pods that stay until the end
 
-	budget atomic.Int64 // how many lives are still to be run
+	budget atomic.Int64 // how many more containers and pods work may run
 	serial atomic.Int64 // makes names unique
 
 	mu     sync.Mutex
-	passed map[string]int // how many lives of each kind have passed, for the log
-	hits   int            // how many calls failed under fire
+	passed map[string]int // how many containers and pods of each kind were run, for the log
+	hits   int            // how many calls failed because of faults
 	lost   int            // how many exits the runtime lost: see Runtime.LosesExits
-	// givenUp counts the lives that could not begin because the runtime had given up their pod: see
-	// Runtime.GivesUp.
+	// givenUp counts the containers that could not be created because the runtime took a live pod
+	// for dead: see Runtime.GivesUp.
 	givenUp int
 }
 
-// errGivenUp reports that the runtime has given up the pod of a container.
+// errGivenUp reports that the runtime took the live pod of a container for dead.
 var errGivenUp = errors.New("the runtime gave up the pod")
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
@@ -57,7 +57,7 @@ func (c *churn) uids() []types.UID {
 	return uids
 }
 
-// settle runs the pods that stay until the end, each with one container that also stays.
+// settle runs the pods that stay until the end. Each contains one container that also stays.
 func (c *churn) settle(ctx context.Context, pods int) error {
 	for i := range pods {
 		p, err := c.runPod(ctx, fmt.Sprintf("stays-%d", i))
@@ -76,7 +76,7 @@ func (c *churn) settle(ctx context.Context, pods int) error {
 	return nil
 }
 
-// work runs lives until the budget is used up.
+// work runs containers and pods of random kinds until the budget is used up.
 func (c *churn) work(ctx context.Context) error {
 	kinds := []struct {
 		name   string
@@ -381,7 +381,6 @@ func (c *churn) kill(ctx context.Context, l *life) error {
 	return c.awaitExit(ctx, l)
 }
 
-// remove removes a container.
 func (c *churn) remove(ctx context.Context, l *life) error {
 	c.book.note(l, func(l *life) { l.removed = time.Now() })
 	err := c.insist(ctx, func() error { return c.client.Remove(ctx, l.id) })
@@ -430,9 +429,8 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until the function what returns true for the events of a container at each eager
-// subscriber. If an event is lost, awaitTold fails. If the container's start failed, awaitTold does
-// not wait.
+// awaitTold waits until the condition what holds for a container's events at each eager subscriber.
+// It fails if an event is lost. It does not wait if the container's start failed.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
 	if b, _ := c.book.get(l.id); b.failed {
 		return nil
@@ -485,8 +483,8 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from each cache, newer than now. It fails if the status is older than what the
-// test has already done to the container.
+// read reads a pod from each cache, newer than now. It fails if the status does not yet show the
+// last change that the test made to the container.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	for _, cache := range c.audience.caches {
 		if err := c.readFrom(ctx, cache, pod, l); err != nil {
@@ -505,7 +503,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}
 	if err != nil {
-		return nil // an inspection failed, because the runtime is under fire
+		return nil // an inspection failed because of a fault
 	}
 	st := containerIn(s, l.id)
 	switch {
@@ -523,7 +521,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 	return nil
 }
 
-// insist repeats a call until it succeeds, or until it has failed too often.
+// insist repeats a call until it succeeds or has failed too often.
 func (c *churn) insist(ctx context.Context, call func() error) error {
 	for failures := 0; ; failures++ {
 		err := call()

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter passes the conformance tests of pleg.Runtime on a real runtime. If a pod is missing,
-// the tests fail.
+// The adapter passes the conformance tests of pleg.Runtime on a real runtime. The conformance tests
+// report a pod that does not exist.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod
@@ -23,8 +23,8 @@ func TestAdapterConforms(t *testing.T) {
 	n.run(running, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.run(running, testnode.Container{Name: "sidecar", Command: testnode.Sleep()})
 	ended = n.runPod("ended")
-	// Several containers exit at once: then the statuses of some runtimes are odd, such as an end
-	// before the start.
+	// If several containers exit at once, some runtimes show odd statuses, such as an end before
+	// the start.
 	for i := range 5 {
 		n.awaitExit(n.run(ended, testnode.Container{Name: fmt.Sprintf("app-%d", i), Command: testnode.Exit(i)}))
 	}
@@ -38,8 +38,7 @@ func TestAdapterConforms(t *testing.T) {
 	}
 }
 
-// The health report is correct on an idle node, on a stuck runtime, on a killed runtime, and after
-// its restart.
+// The health report is correct while the runtime is idle, stuck, dead, and running again.
 func TestHealthReport(t *testing.T) {
 	n := newNode(t)
 	promised := n.daemon.Runtime()
@@ -53,7 +52,7 @@ func TestHealthReport(t *testing.T) {
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()
-	// Readers and calls that have just ended may still be counted, so wait.
+	// Wait, because readers and calls that have just ended may still be counted.
 	n.eventually("a report of an idle node", func() string {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":
@@ -83,8 +82,8 @@ func TestHealthReport(t *testing.T) {
 	n.must(n.daemon.Freeze())
 	reading, stop := context.WithCancel(n.ctx)
 	var read sync.WaitGroup
-	// SIGSTOP may need a moment to stop every thread, so the runtime may still answer the first
-	// read. It cannot answer a later one.
+	// SIGSTOP may need a moment to stop every thread. Until then, the runtime may still answer
+	// reads.
 	read.Go(func() {
 		for reading.Err() == nil {
 			_, _, _ = n.cache.LookupNewerThan(reading, pod.UID, time.Now())

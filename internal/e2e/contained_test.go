@@ -16,9 +16,9 @@ import (
 )
 
 // containedVariable is an environment variable. If its value is yes, TestExitsWhileTheRuntimeIsAway
-// runs its generators like the agents of the DaemonSet in plegwatch/deploy/. Each generator is then
-// in a pod's cgroup and in a cgroup namespace of its own. Only the runtime's directories are
-// mounted, read-only. It has one capability.
+// runs its generators like the agents of the DaemonSet in plegwatch/deploy/. Each generator then
+// runs in a pod's cgroup and its own cgroup namespace, with one capability. Only the runtime's
+// directories are mounted, read-only.
 const containedVariable = "PLEG_E2E_CONTAINED"
 
 // contained runs a generator. If containedVariable is set, the generator runs in a container.
@@ -63,7 +63,7 @@ func container(state string) error {
 	cgroup := filepath.Join("/sys/fs/cgroup/kubepods/burstable/pod"+string(testnode.NewUID()), id)
 	err := os.MkdirAll(cgroup, 0o755)
 	if err == nil {
-		// 0 means the writing process. Its PID would be wrong here: it is 1 in a new PID namespace.
+		// Write 0, which means this process. In its own PID namespace, this process has the PID 1.
 		err = os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0o600)
 	}
 	for _, dir := range mountsFor(state) {

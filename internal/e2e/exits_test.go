@@ -93,8 +93,8 @@ func (n *node) watchExits(endings bool) *toldExits {
 	return told
 }
 
-// Each exit of a container is reported once, with its exit code and time, before CRI's event of it.
-// If a command that runs in the container exits, nothing is reported.
+// Each exit of a container is reported once, with its exit code and time, before CRI reports it.
+// The exit of a command that runs in the container is not reported.
 func TestExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(n.daemon.Runtime().Events)
@@ -129,8 +129,8 @@ func TestExitEvents(t *testing.T) {
 		told.mu.Lock()
 		first := told.first[id]
 		told.mu.Unlock()
-		// The two end times are from different sources. Neither may be before the signal, and the
-		// exit event's end time must be before its report.
+		// The two end times have different sources. Both must be after the signal. The exit event's
+		// time must be before its report.
 		shown := time.Unix(0, r.Status.FinishedAt)
 		for _, end := range []time.Time{exit.FinishedAt, shown} {
 			if end.Before(signalled.Add(-n.daemon.Runtime().EarlyBy)) {
@@ -177,8 +177,8 @@ func TestExitEvents(t *testing.T) {
 	}
 }
 
-// Even if a command in a container has the ID of the container, the command's exit is not reported
-// as the container's exit.
+// If a command in a container has the container's ID, its exit is not reported as the container's
+// exit.
 func TestExecWithTheContainersID(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() != "" {
@@ -198,8 +198,8 @@ func TestExecWithTheContainersID(t *testing.T) {
 	w.eachDiedOnce()
 }
 
-// If a container exits while the runtime is away, its exit is reported all the same. On CRI-O,
-// conmon's exit file reports it; on containerd, the shim does.
+// If a container exits while the runtime is away, its exit is reported all the same: by conmon's
+// exit file on CRI-O, by the shim on containerd.
 func TestExitEventsAcrossARestart(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -223,7 +223,8 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	}
 }
 
-// watcher is a generator, and a reader that always receives its events, even if the test does not.
+// watcher is a generator with a reader that receives all events at once, even while the test is
+// busy.
 type watcher struct {
 	*node
 	generator *pleg.GenericPLEG
@@ -318,8 +319,8 @@ func (w *watcher) eachDiedOnce() {
 	}
 }
 
-// With exit events, a generator reports each death once and with its exit code. It is as quick as a
-// bare reader of the runtime's exits. Later the runtime's status confirms the death.
+// With exit events, a generator reports each death once, with its exit code, and as soon as a bare
+// reader of the runtime's exits. Later the runtime's status confirms the death.
 func TestDeathsByExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -372,9 +373,9 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 }
 
-// On containerd, a stuck container blocks every list. With exit events, deaths in other pods are
-// still reported at once. Without exit events, they are reported within some periods. The stuck pod
-// is named within five seconds. When the container is released, the health report is clean again.
+// On containerd, a stuck container blocks every list. Deaths in other pods are still reported: at
+// once with exit events, within some periods without them. The stuck pod is named within five
+// seconds. After the container's release, the health report is clean again.
 func TestDeathsBesideAWedgedContainer(t *testing.T) {
 	const pods = 20
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {

@@ -106,8 +106,8 @@ func (f *fire) killTwice(ctx context.Context) error {
 	return f.restart(ctx, f.daemon.Kill)
 }
 
-// replaceSocket kills the runtime and puts a mute at its socket. Then the restarted runtime
-// replaces the socket. Clients that connected to the mute stay connected to the mute.
+// replaceSocket kills the runtime and starts a mute listener at its socket. Then the restarted
+// runtime replaces the socket. Clients of the mute listener stay connected to it.
 func (f *fire) replaceSocket(ctx context.Context) error {
 	if err := f.end(f.daemon.Kill); err != nil {
 		return err
@@ -135,7 +135,8 @@ func listenMute(path string) (*mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	// When this listener is closed, the path belongs to the runtime's new socket: do not delete it.
+	// Do not delete the path when this listener is closed: by then, the runtime's new socket is
+	// there.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	m := &mute{listener: l}
 	m.accepted.Go(func() {

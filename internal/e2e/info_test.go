@@ -77,7 +77,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// sameFile returns nil if two paths lead to the same file, and otherwise an error.
+// sameFile returns nil if two paths lead to the same file.
 func sameFile(a, b string) error {
 	one, err := os.Stat(a)
 	other, err2 := os.Stat(b)
@@ -90,8 +90,7 @@ func sameFile(a, b string) error {
 	return nil
 }
 
-// addNetwork configures a network for pods. Its CNI plugin creates no interface, and returns an
-// address.
+// addNetwork configures a network for pods. Its CNI plugin only returns an address.
 func (n *node) addNetwork() {
 	n.t.Helper()
 	const script = `#!/bin/sh

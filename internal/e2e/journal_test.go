@@ -60,8 +60,8 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	// An exit event causes no inspection. So the status may be older than the last list, which
-	// confirmed it.
+	// Exit events are left out. They cause no inspection, so the status may be older than the list
+	// that confirmed it.
 	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)
@@ -160,7 +160,6 @@ func (j *journal) ids() map[string]bool {
 	return ids
 }
 
-// len returns the number of events.
 func (j *journal) len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -104,8 +104,8 @@ func TestContainerThatIsNeverStarted(t *testing.T) {
 	n.await(id, died, removed)
 }
 
-// If a container is restarted as the kubelet restarts it, both containers are in the status until
-// the old one is removed. The new container has the same name and a higher restart count.
+// If a container is restarted as the kubelet does it, both containers are in the status until the
+// old one is removed. The new one has the same name and a higher restart count.
 func TestContainerRestarts(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("restarts")
@@ -207,8 +207,8 @@ func TestSandboxIsRecreated(t *testing.T) {
 	}
 }
 
-// The first events of a new generator on a used node describe the existing containers. So do the
-// first events of a late subscriber.
+// If a generator starts on a used node, or a subscriber comes late, its first events describe the
+// existing containers.
 func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	n := newBareNode(t)
 	pod := n.runPod("early")

@@ -26,11 +26,8 @@ import (
 )
 
 // notModelled are the CRI fields that the models leave out, each with the reason. All other fields
-// must match. The script cannot show some behaviour, so tests of package criserver cover it:
-//   - durations;
-//   - the order of two events at the same moment;
-//   - the events that are lost when a reader leaves or stalls;
-//   - the addresses of pods, because pods are on the host's network here.
+// must match. Tests of package criserver cover what the script cannot show: durations, the order of
+// events at the same moment, lost events of readers that leave or stall, and addresses of pods.
 var notModelled = map[protoreflect.FullName]string{
 	"runtime.v1.PodSandboxStatusResponse.info": "containerd sends it though nobody asked",
 	"runtime.v1.PodSandboxStatus.linux":        noKernel,
@@ -335,7 +332,6 @@ func newStage(client *testnode.Client, shuffled bool) *stage {
 		pods: make(map[string]*testnode.Pod), ids: make(map[string]string)}
 }
 
-// listen opens the event stream.
 func (s *stage) listen(ctx context.Context) error {
 	stream, err := s.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err == nil {
@@ -446,8 +442,7 @@ func realStage(t *testing.T, shuffled bool) *stage {
 	return s
 }
 
-// quiet is how long the runtime must have shown the expected state. A later change shows after the
-// next call.
+// quiet is how long the runtime must show the expected state before the next call.
 const quiet = 100 * time.Millisecond
 
 // patiently returns a function that waits until the runtime shows the expected state for the time

@@ -21,8 +21,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// patience is how long a test waits for a result. It is long because the machine may be busy. It is
-// not a measure of speed.
+// patience is how long a test waits for a result. It is long, and no measure of speed, because the
+// machine may be busy.
 const patience = 2 * time.Minute
 
 // each is the limit for one test. The limit of go test is for all tests together.
@@ -133,8 +133,7 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until the function missing returns "". Until then, missing describes what is
-// still missing.
+// eventually waits until missing returns "". Any other result describes what is missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string
@@ -156,8 +155,8 @@ func (n *node) awaitHealthy() {
 	})
 }
 
-// await waits until the journal contains the given types of events for a container or sandbox. It
-// fails if the events come in another order or with others between them.
+// await waits until the journal contains exactly these types of events, in this order, for a
+// container or sandbox.
 func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
 	n.t.Helper()
 	n.eventually(fmt.Sprintf("events %v of %.12s", want, id), func() string {

@@ -52,8 +52,8 @@ func (n *node) lateAgent() *pleg.GenericPLEG {
 	return g
 }
 
-// shell returns the output of a command. In the command, it replaces the usual state folder of
-// containerd by the folder of this containerd.
+// shell returns the output of a command. In the command, /run/containerd is replaced by this
+// containerd's state folder.
 func (n *node) shell(command string) string {
 	n.t.Helper()
 	state := filepath.Dir(n.daemon.Socket())
@@ -131,7 +131,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 }
 
-// If the runtime answers no call at all, the sentence only asks for a restart of the runtime.
+// If the runtime answers no call, the agent's sentence only asks for a restart of the runtime.
 func TestRunbookOfFrozenRuntime(t *testing.T) {
 	n := newNode(t)
 	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})

@@ -151,9 +151,8 @@ func (n *node) awaitGone(pid int) {
 	})
 }
 
-// If one shim is stopped and another one is killed, only the exits of their own pods are missing.
-// The description of the runtime counts these containers. When the stopped shim continues, it
-// reports its exit.
+// If one shim is stopped and another is killed, only the exits in their own pods are missing, and
+// the description of the runtime counts them. When the stopped shim continues, it reports its exit.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
 	told := n.watchExits(false)

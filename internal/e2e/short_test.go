@@ -35,8 +35,8 @@ type exitStream struct {
 	pleg.ExitSource
 }
 
-// shortCalls counts the calls to a handler for one container. The field code is the exit code in
-// the last call.
+// shortCalls counts a handler's calls for one container. Its code is the exit code in the last
+// call.
 type shortCalls struct{ created, started, died, ended, removed, code int }
 
 // shortWatcher is a handler with a generator of its own.
@@ -46,8 +46,7 @@ type shortWatcher struct {
 	calls map[string]shortCalls // by container; guarded by mu
 }
 
-// watchShort starts a watcher with a generator. The function variant selects the generator's
-// streams.
+// watchShort starts a watcher with a generator. The argument variant chooses the runtime's streams.
 func (n *node) watchShort(name string, variant func(*cri.Runtime) pleg.Runtime) *shortWatcher {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(),
@@ -98,8 +97,8 @@ func (w *shortWatcher) handler() pleg.Handler {
 	}
 }
 
-// summary returns the sums of all calls, and each container whose calls differ from want. It also
-// returns true if there is no such container.
+// summary returns the sums of all calls, and each container whose calls differ from want. If there
+// is no such container, complete is true.
 func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text string, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,8 +123,8 @@ func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text stri
 		len(codes), sum.created, sum.started, sum.died, sum.ended, sum.removed, right, wrong), len(wrong) == 0
 }
 
-// runShort runs containers that exit, and returns their exit codes. It uses pods of ten containers,
-// four pods at a time. The i-th container lives for life(i). After its start, then is called.
+// runShort runs containers that exit, and returns their exit codes. Each pod runs ten containers;
+// four pods run at a time. The i-th container lives for life(i). After each start, then is called.
 func (n *node) runShort(count int, life func(i int) time.Duration, then func(id string) error) map[string]int {
 	n.t.Helper()
 	const workers, perPod = 4, 10
@@ -166,7 +165,7 @@ func (n *node) runShort(count int, life func(i int) time.Duration, then func(id 
 	return codes
 }
 
-// called waits until the calls of each watcher are as wanted. It fails if more calls come later.
+// called waits until the calls of each watcher are as wanted. It fails if more calls follow.
 func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortWatcher) {
 	n.t.Helper()
 	for _, w := range watchers {
@@ -187,8 +186,8 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 	}
 }
 
-// With exit events, all containers are reported that live 20 ms and are removed 200 ms after their
-// start. Without exit events, only the counts are logged.
+// If containers live 20 ms and are removed 200 ms after their start, exit events report all of
+// them. Without exit events, the test only logs the counts.
 func TestShortLives(t *testing.T) {
 	n := newBareNode(t)
 	both := n.watchShort("with exit events", func(r *cri.Runtime) pleg.Runtime { return r })
@@ -197,8 +196,7 @@ func TestShortLives(t *testing.T) {
 	codes := n.runShort(*shortLives, life, func(id string) error {
 		time.Sleep(200 * time.Millisecond)
 		err := n.client.Remove(n.ctx, id)
-		// On a busy machine, containerd may still take the container for running and refuse to
-		// remove it.
+		// On a busy machine, containerd may take the container for running and refuse to remove it.
 		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 			err = n.client.Remove(n.ctx, id)
@@ -211,8 +209,8 @@ func TestShortLives(t *testing.T) {
 	t.Log(text)
 }
 
-// With every choice of streams, a container that lives 0 to 300 ms is reported once as created,
-// started, died and ended.
+// If containers live 0 to 300 ms, each is reported once as created, started, died and ended, with
+// any choice of streams.
 func TestShortContainers(t *testing.T) {
 	n := newBareNode(t)
 	watchers := []*shortWatcher{

@@ -31,9 +31,9 @@ var (
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
 )
 
-// Containers start and end while the runtime is under fire: it is frozen, killed, restarted or,
-// where possible, its socket is replaced. Subscribers stall, come and go. The test compares all
-// reports with its own book:
+// Containers start and end while faults are injected into the runtime: it is frozen, killed,
+// restarted or, where possible, its socket is replaced. Subscribers stall, come and go. The test
+// compares all reports with its own book:
 //
 //   - No event is lost, invented or out of order.
 //   - A reader of the cache never sees a status that is older than it asked for.
@@ -98,7 +98,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soak is a node under fire, with its workload and its watchers.
+// soak is a node with faults, its workload and its watchers.
 type soak struct {
 	*testing.T
 	node       *node
@@ -147,7 +147,7 @@ func (s *soak) must(err error) {
 	}
 }
 
-// round runs lives under fire.
+// round runs containers and pods while faults are injected. The argument lives is their number.
 func (s *soak) round(ctx context.Context, lives int) {
 	s.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -295,7 +295,7 @@ func (s *soak) difference(ctx context.Context, l *listener) string {
 	return ""
 }
 
-// footprint is the size of this process.
+// footprint counts the resources of this process.
 type footprint struct {
 	goroutines, descriptors int
 	heap                    uint64

@@ -15,9 +15,9 @@ import (
 
 var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
-// If the runtime gets no CPU time while a container starts, its start time is too late. If the
-// container exits at once, its start time is then after its end time. It still dies once, with its
-// exit code, and it neither starts nor runs after its death.
+// If the runtime gets no CPU time while a container starts, it records the start too late. If the
+// container exits at once, its start time is then after its end time. Even then, its death is
+// reported once, with its exit code. It is never reported or cached as running after its death.
 func TestStarvedRuntime(t *testing.T) {
 	n := newBareNode(t)
 	generators := []struct {
@@ -95,8 +95,8 @@ func (n *node) createToExit(pod *testnode.Pod, code int) string {
 	return id
 }
 
-// startStarved starts containers that exit at once. It stops the runtime before the containers run.
-// It resumes the runtime when the time while has passed since they ended.
+// startStarved starts containers that exit at once. The runtime is stopped before they run. It is
+// resumed after they have ended and the duration while has passed.
 func (n *node) startStarved(while time.Duration, ids ...string) {
 	n.t.Helper()
 	starts := make(chan error, len(ids))

@@ -74,8 +74,8 @@ func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 // folders are the folders of k8s.io/kubernetes that a kubelet and its tests need.
 var folders = []string{"cmd", "pkg", "plugin", "test", "third_party"}
 
-// copySources makes the copy. It does nothing if the copy exists. It copies to another path first
-// and then moves the complete copy, so that an interruption leaves no partial copy.
+// copySources makes the copy, unless the copy exists. It moves the complete copy to its path, so
+// that an interruption leaves no partial copy there.
 func (w *workspace) copySources(ctx context.Context) error {
 	if _, err := os.Stat(w.tree); err == nil {
 		fmt.Printf("%s is there from before\n", w.tree)
@@ -107,8 +107,7 @@ func copyFile(from, to string) error {
 }
 
 // stockModfile returns the path of the go.mod for the unchanged release. The go.mod is made once,
-// and moved to its path when it is complete, because several test processes may build at the same
-// time.
+// and moved to its path when it is complete, because several processes may build at the same time.
 func (w *workspace) stockModfile(ctx context.Context) (string, error) {
 	dir := filepath.Join(w.made, "stock-"+w.version)
 	modfile := filepath.Join(dir, "go.mod")

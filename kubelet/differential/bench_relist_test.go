@@ -35,8 +35,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkEverythingChanged measures a relist in which both containers of every pod have changed.
-// It includes reading the events.
+// BenchmarkEverythingChanged measures a relist in which both containers of every pod have changed,
+// and the reading of its events.
 func BenchmarkEverythingChanged(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {

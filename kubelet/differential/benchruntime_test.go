@@ -18,8 +18,8 @@ import (
 // workload contains the answers of a benchmark's runtime. They are made beforehand, so that the
 // benchmark measures only the generator.
 type workload struct {
-	// lists are the pods of each list. The runtime returns the lists in turn. Each list consists of
-	// new objects.
+	// lists are the pods of each list. The runtime returns the lists in turn. No two lists share
+	// objects.
 	lists [][]*modelPod
 	// listTakes and inspectionTakes are how long the runtime takes to answer.
 	listTakes, inspectionTakes time.Duration
@@ -27,7 +27,7 @@ type workload struct {
 	// nil, nothing blocks.
 	hangs chan struct{}
 	stuck types.UID
-	// turn selects the list. Each list increases turn, unless held is true.
+	// turn is the index of the list. Each list increases turn, unless held is true.
 	turn atomic.Int64
 	held bool
 }
@@ -74,7 +74,8 @@ func (w *workload) inspect(uid types.UID) {
 	}
 }
 
-// generator contains the methods that a benchmark calls on either side.
+// generator contains the methods that a benchmark calls on the kubelet's or the library's
+// generator.
 type generator interface {
 	Start()
 	Relist()
@@ -84,16 +85,16 @@ type generator interface {
 	take(seen func(types.UID)) int
 }
 
-// impl is one side of a benchmark.
+// impl makes the kubelet's or the library's generator.
 type impl struct {
 	name string
 	make func(w *workload, capacity int) generator
 }
 
-// impls are the two sides, with the names that benchstat shows.
+// impls are the two generators, with the names that benchstat shows.
 var impls = []impl{{"kubelet", newKubeletBench}, {"pleg", newPLEGBench}}
 
-// onBothSides runs a benchmark for each side.
+// onBothSides runs a benchmark for each generator.
 func onBothSides(b *testing.B, run func(b *testing.B, side impl)) {
 	for _, side := range impls {
 		b.Run("impl="+side.name, func(b *testing.B) {

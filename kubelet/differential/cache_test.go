@@ -38,10 +38,10 @@ func (o cacheOp) String() string {
 	return fmt.Sprintf("%s pod=%s back=%v fail=%v", o.kind, o.uid, o.back, o.fail)
 }
 
-// TestSameCaches calls the methods of both caches with random arguments. Both must return the same
-// from Get, and answer the same readers in the same way. Some cases are left out because they are
-// deviations: stamps of a pod that go back, unknown pods that are observed to be unchanged, and
-// statuses that are missing because of an error.
+// TestSameCaches calls the methods of both caches with random arguments. Get must return the same
+// from both, and both must give the same readers the same answers. Some cases are left out because
+// they are deviations: stamps of a pod that go back, unknown pods that are observed to be
+// unchanged, and statuses that are missing because of an error.
 func TestSameCaches(t *testing.T) {
 	ops := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) cacheOp {
 		return cacheOp{
@@ -62,7 +62,7 @@ func TestSameCaches(t *testing.T) {
 
 // twoCaches calls the same methods of the two caches.
 type twoCaches struct {
-	both // the readers
+	both // the caches and their blocked readers
 	// last is the newest stamp of each pod. Under the empty UID, it is the newest stamp of all
 	// pods.
 	last   map[types.UID]time.Time
@@ -127,7 +127,7 @@ func (c *twoCaches) call(o cacheOp) {
 	}
 }
 
-// stamp returns a time in the past, by the duration back, but not before the pod's last stamp.
+// stamp returns the time that is back ago, or the pod's last stamp if that is later.
 func (c *twoCaches) stamp(uid types.UID, back time.Duration) time.Time {
 	stamp := time.Now().Add(-max(back, 0))
 	if c.last[uid].After(stamp) {

@@ -12,11 +12,11 @@ type deviation struct {
 	rule string
 	// kubelet and here describe the behaviour of each side.
 	kubelet, here string
-	// show shows the behaviour of both sides.
+	// show checks the behaviour of both generators.
 	show func(t *testing.T, s *stage)
 }
 
-// deviations is the complete list of differences between the sides.
+// deviations is the complete list of differences between the generators.
 var deviations = []deviation{
 	{"4", "loses what does not fit into the channel", "delivers it when there is room", showFullChannel},
 	{"4", "has one channel, so that one reader takes events from another",
@@ -66,8 +66,8 @@ var deviations = []deviation{
 	{"metrics", "goes on showing the number of containers in a state in which there are none", "shows zero", showGauges},
 }
 
-// TestDeviations shows every deviation on both sides. So a deviation that no longer exists cannot
-// stay on the list.
+// TestDeviations checks every deviation on both generators. So a deviation that no longer exists
+// cannot stay on the list.
 func TestDeviations(t *testing.T) {
 	for _, d := range deviations {
 		t.Run(d.rule+": the kubelet "+d.kubelet+"; pleg "+d.here, func(t *testing.T) {

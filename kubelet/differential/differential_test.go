@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameHistories plays random histories of a node to both sides and compares the sides after
-// every step. Four results must be the same: the events of each pod and their order, the content of
-// the caches, the answers to readers, and the health.
+// TestSameHistories plays random histories of a node to the kubelet's generator and the library's.
+// After every step, four results must be the same: the events of each pod and their order, the
+// content of the caches, the answers to readers, and the health.
 //
 // The histories leave out cases on the list of deviations: inspections that fail or block, full
 // channels, bad data, pods without containers, and minimum times equal to the stamp of a relist.
@@ -34,7 +34,7 @@ func inBubble(t *testing.T, run func() error) (err error) {
 	return err
 }
 
-// both runs the two sides on one node.
+// both runs the kubelet's generator and the library's on one node.
 type both struct {
 	node    *node
 	kubelet *kubeletSide
@@ -46,7 +46,7 @@ type both struct {
 	asked map[types.UID]bool
 }
 
-// bothReaders is the same read on both sides.
+// bothReaders is the same read from both caches.
 type bothReaders struct {
 	op            op
 	kubelet, here <-chan answer
@@ -79,14 +79,14 @@ func (b *both) step(o op) error {
 		time.Sleep(o.wait)
 	case opReinspect:
 		if b.reads(o.uid) {
-			break // in the library, readers do not wait for a reinspection
+			break // left out: in the library, readers do not wait for a reinspection
 		}
 		b.kubelet.generator.RequestReinspect(o.uid)
 		b.here.generator.RequestReinspect(o.uid)
 		b.asked[o.uid] = true
 	case opRead:
 		if b.asked[o.uid] {
-			break // in the library, readers do not wait for a reinspection
+			break // left out: in the library, readers do not wait for a reinspection
 		}
 		// The nanosecond keeps minTime different from the stamp of a relist.
 		minTime := time.Now().Add(-o.wait + time.Nanosecond)
@@ -95,7 +95,7 @@ func (b *both) step(o op) error {
 		err = b.relist()
 	case opFailList:
 		if len(b.asked) > 0 {
-			break // the library inspects at once, the kubelet after the next list
+			break // left out: the library inspects at once, the kubelet after the next list
 		}
 		b.node.listErr = errBroken
 		err = b.relist()
@@ -110,7 +110,7 @@ func (b *both) step(o op) error {
 	return sameHealth(b.kubelet, b.here)
 }
 
-// relist makes both sides relist, and compares their events and caches.
+// relist makes both generators relist, and compares their events and caches.
 func (b *both) relist() error {
 	b.kubelet.generator.Relist(context.Background())
 	_ = b.here.generator.Relist(context.Background())
@@ -147,8 +147,7 @@ func (b *both) sameContents() error {
 	return nil
 }
 
-// sameReaders returns an error if the sides answer a reader differently, or if only one side
-// answers.
+// sameReaders returns an error if the caches answer a reader differently, or if only one answers.
 func (b *both) sameReaders() error {
 	synctest.Wait()
 	var waiting []bothReaders

@@ -12,14 +12,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameAfterFailures lets inspections fail and recover. Here, the sides differ on purpose (rule
-// 8): the kubelet withholds a pod's events until an inspection succeeds. The library sends them at
-// once.
+// TestSameAfterFailures lets inspections fail and recover. Here, the generators differ on purpose
+// (rule 8): the kubelet's withholds a pod's events until an inspection succeeds; the library's
+// sends them at once.
 //
-// The library's events must equal those of a second kubelet whose inspections never fail. While the
-// inspections of a pod fail, both caches must return the same error, and the library's cache must
-// also return the last good status. When the inspections succeed again, the sums of the events and
-// the caches must be the same.
+// The library's events must equal those of a second kubelet whose inspections never fail. While
+// inspections of a pod fail, both caches must return the same error, and the library's also the
+// last good status. When they succeed again, the states after all events and the caches must be the
+// same.
 func TestSameAfterFailures(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,
@@ -58,8 +58,8 @@ func forwards(history []op) []op {
 	return possible
 }
 
-// failing runs both sides on a node with failing inspections. A second kubelet, perfect, runs on
-// the same node without failures.
+// failing runs both generators on a node with failing inspections. A second kubelet, perfect, runs
+// on the same node without failures.
 type failing struct {
 	node    *node
 	kubelet *kubeletSide
@@ -69,12 +69,12 @@ type failing struct {
 	// the last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
-	// kubeletTold and told are the sums of the events.
+	// kubeletTold and told are the states after the events of the two generators.
 	kubeletTold, told map[types.UID]amount
 }
 
-// amount is the sum of a pod's events. For each container that was not removed, it contains the
-// type of the last event.
+// amount is the state of a pod after its events: the type of the last event of each container that
+// was not removed.
 type amount map[string]string
 
 func tell(told map[types.UID]amount, events []event) {

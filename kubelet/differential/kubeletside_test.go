@@ -167,8 +167,7 @@ func (p *modelPod) sandboxStatuses() []*runtimeapi.PodSandboxStatus {
 	return statuses
 }
 
-// exitCode returns the exit code of a container: not 0 if it has exited. It is the same on both
-// sides.
+// exitCode returns the exit code that both generators see: 0 unless the container has exited.
 func exitCode(c modelContainer) int {
 	if c.state == exited {
 		return len(c.id)

@@ -7,16 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// node is a simulated node for both sides: its pods, and the faults of its runtime.
+// node is a simulated node for both generators: its pods, and the faults of its runtime.
 type node struct {
 	pods []*modelPod // in the order of their creation; a nil pod is bad data
 
 	listErr    error
 	inspectErr map[types.UID]error
-	// hangs contains a channel for each pod with a stuck inspection. The inspection continues when
-	// the channel is closed.
+	// hangs contains a channel for each pod with a stuck inspection. Closing the channel ends the
+	// block.
 	hangs map[types.UID]chan struct{}
-	// listIsStuck blocks every list until it is closed. If it is nil, lists do not block.
+	// listIsStuck blocks every list until it is closed; nil if lists do not block.
 	listIsStuck chan struct{}
 }
 
@@ -32,7 +32,7 @@ type modelContainer struct {
 	state string // one of the states below
 }
 
-// These are the states of containers. Both sides use the same words.
+// These are the states of containers, as both generators spell them.
 const (
 	created = "created"
 	running = "running"
@@ -55,7 +55,7 @@ func (n *node) pod(uid types.UID) *modelPod {
 	return nil
 }
 
-// ensure returns the pod. If there is none, it adds a pod with a running sandbox.
+// ensure returns the pod. A new pod has a running sandbox.
 func (n *node) ensure(uid types.UID) *modelPod {
 	if p := n.pod(uid); p != nil {
 		return p
@@ -69,12 +69,12 @@ func (n *node) remove(uid types.UID) {
 	n.pods = slices.DeleteFunc(n.pods, func(p *modelPod) bool { return p.uid == uid })
 }
 
-// set puts a container into a state. It adds the container if necessary.
+// set puts a container into a state, and adds it if necessary.
 func (n *node) set(uid types.UID, id, state string) {
 	put(&n.ensure(uid).containers, id, state, false)
 }
 
-// setSandbox puts a sandbox into a state. If it adds the sandbox, the sandbox becomes the newest.
+// setSandbox puts a sandbox into a state. A new sandbox becomes the newest.
 func (n *node) setSandbox(uid types.UID, id, state string) {
 	put(&n.ensure(uid).sandboxes, id, state, true)
 }
@@ -91,7 +91,7 @@ func put(list *[]modelContainer, id, state string, newestFirst bool) {
 	}
 }
 
-// drop removes a container or sandbox. It also removes the pod if the pod is empty then.
+// drop removes a container or sandbox, and the pod if nothing is left in it.
 func (n *node) drop(uid types.UID, id string) {
 	p := n.pod(uid)
 	if p == nil {
@@ -105,8 +105,7 @@ func (n *node) drop(uid types.UID, id string) {
 	}
 }
 
-// liveIPs returns the addresses that a runtime would report. If the newest sandbox does not run,
-// there are none.
+// liveIPs returns the addresses that a runtime would report: none unless the newest sandbox runs.
 func (p *modelPod) liveIPs() []string {
 	if len(p.sandboxes) > 0 && p.sandboxes[0].state == running {
 		return slices.Clone(p.ips)

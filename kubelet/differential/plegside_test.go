@@ -28,7 +28,7 @@ func newPLEGSide(n *node, capacity int) *plegSide {
 func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
 	s := &plegSide{cache: pleg.NewCache()}
 	s.generator = newPLEG(runtime, capacity, s.cache)
-	s.generator.Watch() // so that this side delivers events from the beginning, as the kubelet does
+	s.generator.Watch() // deliver events from the beginning, as the kubelet does
 	return s
 }
 

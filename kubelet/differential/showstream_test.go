@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// streams are the runtime's event streams for both sides. The kubelet's EventedPLEG reads its
+// streams are the runtime's event streams for both generators. The kubelet's EventedPLEG reads its
 // stream, as in a kubelet with the gate EventedPLEG on.
 type streams struct {
 	internalapi.RuntimeService
@@ -26,7 +26,7 @@ type streams struct {
 	here   *eventRuntime
 }
 
-// follow starts both sides on a node whose runtime has event streams.
+// follow starts both generators on a node whose runtime has event streams.
 func (s *stage) follow() *streams {
 	r := &streams{
 		events: make(chan *runtimeapi.ContainerEventResponse), ends: make(chan struct{}), here: newEventRuntime(s.node),
@@ -60,7 +60,7 @@ func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimea
 	}
 }
 
-// tell sends both sides an event of a container. If uid is empty, the event names no pod.
+// tell sends both generators an event of a container. If uid is empty, the event names no pod.
 func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventType) {
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: what}
 	if uid != "" {
@@ -73,7 +73,7 @@ func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventT
 	r.here.events <- pleg.ContainerEvent{PodUID: uid, ContainerID: id}
 }
 
-// stop makes a container exit, and sends the event to both sides.
+// stop makes a container exit, and sends the event to both generators.
 func (r *streams) stop(s *stage, uid types.UID, id string) {
 	s.node.set(uid, id, exited)
 	r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// stage is a node with both sides, for tests of deviations.
+// stage is a node with both generators, for tests of deviations.
 type stage struct {
 	t       *testing.T
 	node    *node
@@ -48,7 +48,7 @@ func (s *stage) relist() {
 	_ = s.here.generator.Relist(context.Background())
 }
 
-// start starts both sides, and discards the events of existing pods.
+// start starts both generators, and discards the events of existing pods.
 func (s *stage) start() {
 	s.kubelet.generator.Start(context.Background())
 	s.here.generator.Start(context.Background())

@@ -27,7 +27,7 @@ import (
 // patience is how long a test waits for a process to end.
 const patience = 2 * time.Minute
 
-// Build builds the kubelet with kubelet/build, and returns its path. It builds once in a process.
+// Build builds the kubelet with kubelet/build, and returns its path. It builds once per process.
 // The first build on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
 	root, err := testnode.Root(context.Background())

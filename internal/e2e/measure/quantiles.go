@@ -10,8 +10,7 @@ import (
 // Samples are measured durations.
 type Samples []time.Duration
 
-// Quantile returns the smallest sample that is at least as long as the share q of all samples. It
-// returns zero if there are no samples.
+// Quantile returns the q-quantile, which is always one of the samples; zero if there are none.
 func (s Samples) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Read returns the results in a file, by name. It returns an empty map if path is empty or the file
-// does not exist.
+// Read returns the results in a file, by name. Without a path or a file, it returns an empty map.
 func Read[M ~map[string]*T, T any](path string) (M, error) {
 	all := make(M)
 	if path == "" {

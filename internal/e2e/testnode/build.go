@@ -22,7 +22,6 @@ func Root(ctx context.Context) (string, error) {
 	return filepath.Join(e2e, "..", ".."), err
 }
 
-// moduleDir returns the folder of this module.
 func moduleDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
@@ -40,9 +39,9 @@ var (
 	busyboxPath string
 )
 
-// Prepare returns the folders with the programs of a runtime and with the images. Both are below
-// .cache. The argument goarch may be another processor than this machine's. The argument busybox is
-// the path of a static busybox for goarch. A program that calls Prepare must not call Start.
+// Prepare returns the folders with the programs of a runtime and with the images, below .cache. The
+// processor goarch may differ from this machine's; busybox is the path of a static busybox for it.
+// A program that calls Prepare must not call Start.
 func Prepare(ctx context.Context, name, goarch, busybox string) (programs, images string, err error) {
 	runtimeName, arch, busyboxPath = name, goarch, busybox
 	r, err := Chosen()
@@ -78,9 +77,9 @@ func (r Runtime) prepare(ctx context.Context) (programs, images string, err erro
 	return programs, images, nil
 }
 
-// cached returns the folder name below .cache, which contains files. If a file is missing, fill
-// writes all files into an empty folder, and cached moves them. So an interruption leaves no
-// half-written file.
+// cached returns the folder .cache/name with the given files. If a file is missing, fill writes all
+// files into an empty folder, and cached moves them. So an interruption leaves no half-written
+// file.
 func cached(
 	ctx context.Context, name string, files []string, fill func(ctx context.Context, into string) error,
 ) (string, error) {

@@ -200,7 +200,6 @@ func (c containerd) importImage(ctx context.Context, dir, programs, archive, _ s
 	return c.ctr(ctx, dir, programs, "images", "import", archive)
 }
 
-// ctr runs containerd's own client.
 func (c containerd) ctr(ctx context.Context, dir, programs string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), append([]string{"-n", namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+c.socket(dir))

@@ -12,8 +12,7 @@ import (
 	"text/template"
 )
 
-// crioVersion is the version of CRI-O. Neither a Go module proxy nor Debian offers it, so its
-// programs are checked by their SHA-256 checksums.
+// crioVersion is the version of CRI-O. Neither a Go module proxy nor Debian offers its programs.
 const (
 	crioVersion = "1.37.0"
 	crioSum     = "2513bc00cd701a58d02f0169c6d94a8bb14ae430ea1204af3167ea98411de6ae"
@@ -116,9 +115,9 @@ monitor_path = "{{.Conmon}}"
 monitor_cgroup = "pod"
 `))
 
-// crioRunc is the runc that CRI-O runs. It removes two settings of a kubelet's containers: limits
-// of huge pages, which need a cgroup controller, and a negative oom_score_adj, which needs
-// CAP_SYS_RESOURCE. containerd can be configured to leave out both, but CRI-O cannot.
+// crioRunc is the runc that CRI-O runs. It removes two settings of a kubelet: limits of huge pages,
+// which need their cgroup, and a negative oom_score_adj, which needs CAP_SYS_RESOURCE. containerd
+// can be configured to leave out both; CRI-O cannot.
 const crioRunc = `#!/bin/sh
 for arg; do
 	if [ "$before" = --bundle ]; then
@@ -168,8 +167,8 @@ func (crio) command(dir, programs string) []string {
 func (crio) importImage(ctx context.Context, dir, _, archive, name string) error {
 	store := fmt.Sprintf("containers-storage:[overlay@%[1]s/root+%[1]s/runroot]%[2]s", dir, name)
 	cmd := exec.CommandContext(ctx, "skopeo", "--insecure-policy", "copy", "docker-archive:"+archive, store)
-	// With the first variable, skopeo stores its cache in the folder of the second variable.
-	// Without it, skopeo would use a folder below /var/lib.
+	// With the first variable, skopeo stores its cache in the folder of the second variable,
+	// instead of below /var/lib.
 	cmd.Env = append(os.Environ(), "_CONTAINERS_ROOTLESS_UID=1", "XDG_DATA_HOME="+dir)
 	_, err := output(cmd)
 	return err

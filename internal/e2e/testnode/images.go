@@ -114,7 +114,6 @@ func (d *Daemon) importAs(ctx context.Context, img image) error {
 	return d.importImage(ctx, archive, img.name)
 }
 
-// importImage imports an archive.
 func (d *Daemon) importImage(ctx context.Context, archive, name string) error {
 	if err := d.runtime.family.importImage(ctx, d.dir, d.programs, archive, name); err != nil {
 		return fmt.Errorf("importing the image %s into %s: %w", name, d.runtime.Name, err)

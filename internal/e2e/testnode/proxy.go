@@ -93,8 +93,7 @@ func (p *Proxy) RefuseEvents() {
 	p.noEvents = true
 }
 
-// fault applies Block, Fail and RefuseEvents to a call. It blocks or returns an error if one of
-// them names the call.
+// fault blocks a call or returns an error for it, as Block, Fail and RefuseEvents have requested.
 func (p *Proxy) fault(ctx context.Context, method string, request []byte) error {
 	named := func(id string) bool { return bytes.Contains(request, []byte(id)) }
 	p.mu.Lock()

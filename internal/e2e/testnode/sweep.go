@@ -28,17 +28,17 @@ const sweepVariable = "PLEG_E2E_SWEEP"
 // 150 pods take more than 20 s.
 const sweepTimeout = 2 * time.Minute
 
-// If a test times out or is killed, it does not clean up. Then a second process, the sweeper, does.
-// The sweeper runs the same program, and waits until the first process has ended. It starts in an
-// init function, so that every program supports it.
+// If a test times out or is killed, it does not clean up. Then a second process cleans up: the
+// sweeper. It runs the same program, and waits until the first process has ended. It starts in an
+// init function, so that no program can forget it.
 func init() {
 	dir := os.Getenv(sweepVariable)
 	if dir == "" {
 		return
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	// Standard input is a pipe. Its other end is held by the first process only, and nothing is
-	// written to it. So the read returns when the first process ends.
+	// Standard input is a pipe. Only the first process holds its other end, and nobody writes to
+	// it. So the read returns when the first process ends.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "cleaning up after a container runtime:", err)

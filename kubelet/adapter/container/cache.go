@@ -64,7 +64,7 @@ func withExits(own []*Status, known []*pleg.Status) []*Status {
 			answer = slices.Clone(own)
 		}
 		end := known[at]
-		// An earlier status showed the exit.
+		// An earlier status of the runtime showed the exit: return that one.
 		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed {
 			answer[i] = seen
 			continue

@@ -10,11 +10,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// These values mean that the runtime does not know how a container ended. If containerd was away at
+// These values mean that the runtime does not know how a container ended. If containerd was down at
 // the end, it reports unknownCode with unknownReason. While CRI-O has no exit file, it reports
 // crioNoCode. If the library's own connection has reported the exit, the kubelet gets that exit
-// instead, in the generator's statuses and in its own inspections. The kubelet inspects, for
-// example, before it terminates a pod.
+// instead, in the generator's statuses and in its own inspections (such as the one before a pod is
+// terminated).
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
@@ -63,8 +63,8 @@ func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
 	}
 }
 
-// On the library's own connection, a list is made every followEvery. If a list fails, the next one
-// is made after followAgain.
+// On the library's own connection, a list is made every followEvery; after a failed list, the next
+// one is made after followAgain.
 const (
 	followEvery = time.Minute
 	followAgain = time.Second
@@ -86,9 +86,9 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	})
 }
 
-// follow makes full lists over the library's own connection. They let runtime notice unanswered
-// lists and find the pods of containers. The generator's lists do not, because they use the
-// kubelet's connection.
+// follow makes full lists over the library's own connection. From them, runtime learns which lists
+// are unanswered and which pods containers belong to. The generator lists over the kubelet's
+// connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	for ctx.Err() == nil {
 		wait := followAgain

@@ -64,7 +64,7 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 		options = append(options, pleg.WithRuntimeRequestTimeout(node.timeout),
 			pleg.WithRegisterer(legacyregistry.Registerer()))
 	}
-	// The fake cache of the kubelet's tests has no PLEGCache. It asks the runtime at every read.
+	// The fake cache of the kubelet's tests has no PLEGCache: it asks the runtime at every read.
 	pods := pleg.NewCache()
 	if own, ok := cache.(interface{ PLEGCache() *pleg.PodCache }); ok {
 		pods = own.PLEGCache()

@@ -6,9 +6,9 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 )
 
-// EventedPLEG does nothing, because the generator itself reads the runtime's events. The gate
-// EventedPLEG makes no difference. If there were a second reader, it would take events away from
-// the generator: some runtimes send each event to only one reader.
+// EventedPLEG does nothing: with or without the gate EventedPLEG, the generator itself reads the
+// runtime's events. A second reader would take events away from it, because some runtimes send each
+// event to only one reader.
 type EventedPLEG struct{}
 
 // NewEventedPLEG returns an EventedPLEG that does nothing.

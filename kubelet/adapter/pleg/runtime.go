@@ -121,7 +121,7 @@ type exitingRuntime struct {
 	ends *seenEnds
 }
 
-// adapt returns a pleg.Runtime. If exits is true and an endpoint is known, it has exit events.
+// adapt returns a pleg.Runtime. It reports exits if exits is true and an endpoint is known.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	evented := eventedRuntime{podRuntime{r}, r.service}
 	if !exits || r.endpoint == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// serverEnv is an environment variable. If it is set, a test binary runs as the server. Its value
-// is the number of containers.
+// serverEnv is an environment variable with a number of containers. If it is set, a test binary
+// runs as the server.
 const serverEnv = "PLEG_CRI_SERVER_CONTAINERS"
 
 // ServeIfAsked runs the server and exits if this process was started as the server. Otherwise it

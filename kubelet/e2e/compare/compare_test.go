@@ -153,7 +153,7 @@ func (n *node) play(s scene) {
 	if s.begin != nil {
 		end = s.begin(n, running[n.names[0]])
 	}
-	defer func() { end() }() // even if the test fails
+	defer func() { end() }() // end the fault even if the test fails
 	for _, pod := range victims {
 		n.wait(s.gap/2 + rand.N(s.gap))
 		killed[pod], err = n.kill(running[pod])

@@ -100,7 +100,7 @@ func newNode(t *testing.T, r *results, v variant) *node {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { n.watch(t.Context()) })
 	watchers.Go(func() { n.watchExits(t.Context(), source) })
-	t.Cleanup(func() { // the context has ended
+	t.Cleanup(func() { // the context has ended, so the watchers end
 		watchers.Wait()
 		source.Close()
 	})
@@ -200,7 +200,8 @@ func (n *node) find(limit time.Duration, wanted func(container) bool) (c contain
 	}
 }
 
-// successor returns when a pod's container was created, the first one after the given time.
+// successor waits for the first container of a pod that is created after this time. It returns the
+// time of the creation.
 func (n *node) successor(pod string, after time.Time) time.Time {
 	n.t.Helper()
 	c, found := n.find(patience(), func(c container) bool { return c.pod == pod && c.created.After(after) })
@@ -330,7 +331,6 @@ func (n *node) addNew(kind string) string {
 	return name
 }
 
-// remove removes the manifest of a pod.
 func (n *node) remove(name string) {
 	n.must(os.Remove(n.options.Manifest(name)))
 }
@@ -455,7 +455,6 @@ func (n *node) checkMetrics() {
 	}
 }
 
-// add records a sample.
 func (n *node) add(kind string, d time.Duration) {
 	n.t.Logf("  %s: %s", kind, show(d))
 	n.results.outcome(n.variant.name, kind).add(d)

@@ -161,7 +161,7 @@ func (r *results) check() error {
 	return errors.Join(errs...)
 }
 
-// TestCheck shows which results are errors.
+// TestCheck shows that check accepts a result at the limit, and none above it.
 func TestCheck(t *testing.T) {
 	for ours, want := range map[time.Duration]bool{100 * time.Millisecond: true, 101 * time.Millisecond: false} {
 		r := &results{}

@@ -159,7 +159,6 @@ func (n *node) awaitReady(what string, restarts func(i int) int) map[string]stat
 	})
 }
 
-// pid returns the PID of a container.
 func (n *node) pid(s state) int {
 	n.t.Helper()
 	pid, err := n.options.Client.Pid(n.t.Context(), s.id)

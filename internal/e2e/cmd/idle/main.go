@@ -171,8 +171,8 @@ func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(),
 	return cri.NewRuntime(generatedLists{conn}, cri.WithPlainLists()), func() { conn.Close() }, nil
 }
 
-// generatedLists is a connection that ignores call options. Without them, the adapter's own
-// decoding is off.
+// generatedLists is a connection that ignores call options, and with them the adapter's own
+// decoding.
 type generatedLists struct{ *grpc.ClientConn }
 
 func (c generatedLists) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {

@@ -67,8 +67,8 @@ type turns struct {
 	mu sync.Mutex
 	// bare contains the containers whose deaths are assigned to the bare path.
 	bare map[string]bool
-	// held are the events that the library is sent when the bare path has finished with all
-	// containers in bare.
+	// held are delayed events for the library. They are delivered when the bare path has finished
+	// with all containers in bare.
 	held []func()
 }
 
@@ -104,8 +104,8 @@ func (t *turns) done(id string) {
 	t.held = nil
 }
 
-// pass calls observe at once, or after the bare path has finished if it is busy. The function
-// observe sends the library an event.
+// pass delivers an event to the library by calling observe. If the bare path is busy, pass delays
+// the call until the bare path has finished.
 func (t *turns) pass(observe func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 
 // exitWatchers see deaths through the runtime's exit events.
 type exitWatchers struct {
-	// told is a generator with exit events. It ignores hints: they come after the death, and would
-	// cause calls that slow down the generator with hints, which is measured at the same time.
+	// told is a generator with exit events and without hints. Hints come later than exit events,
+	// and would cause calls that slow down the generator that is measured with hints.
 	told *observer
 	// raw is a bare reader of containerd's exit events. It is nil on CRI-O, which reports exits in
 	// files.
@@ -96,7 +96,7 @@ func readExits(ctx context.Context, endpoint string) (*exitReader, error) {
 		for {
 			var event []byte
 			if stream.RecvMsg(&event) != nil {
-				return // the connection is closed; if it broke too early, exits are missing later
+				return // the stream has ended; missing exits make the method of fail
 			}
 			at := time.Now()
 			r.mu.Lock()
@@ -138,12 +138,10 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// exitSamples are latencies of exit events. For comparison, cri are the latencies of CRI's events
-// of the same deaths.
+// exitSamples are latencies of exit events and, for comparison, of CRI's events of the same deaths.
 type exitSamples struct {
-	// These are times since the end of the process. Each ends when a witness reports the death:
-	//   - reaped: a bare reader of the pidfd sees that the process was reaped, so its exit code is
-	//     known.
+	// These are times from the end of the process until one of these:
+	//   - reaped: a bare reader of the pidfd sees the exit code.
 	//   - raw: a bare reader of containerd's exit events reads the event.
 	//   - told: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.

@@ -4,9 +4,9 @@
 //   - how long a reader of the cache waits for a status newer than now.
 //
 // In the same run and on the same deaths, it measures both without hints and demand, too. It also
-// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls after
-// the event take alone. Every second death is used for these calls. On a runtime without events, both
-// generators poll, and no stream is read.
+// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls that
+// follow the event take by themselves. Every second death is used for these calls. On a runtime without
+// events, both generators poll, and no stream is read.
 //
 // A third generator uses exit events on the same deaths. At the same time, one bare reader reads
 // containerd's exit events. Another one waits on the processes' pidfds, which show when they ended.
@@ -95,8 +95,8 @@ func run(ctx context.Context) (err error) {
 	}
 	defer exits.close()
 	for _, o := range []*observer{hinted, polling, exits.told} {
-		// Without this wait, a death could be reported by the first inspection of its pod, and not
-		// by an event.
+		// Without this wait, the first inspection of a pod could report the death, instead of an
+		// event.
 		if err := o.pleg.WaitForSync(ctx); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func run(ctx context.Context) (err error) {
 	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		between := 300 * time.Millisecond
 		if raw == nil {
-			between = *period // the loop waits for this generator, and it polls
+			between = *period // without events, the generator that the loop waits for polls
 		}
 		if err := measure.Wait(ctx, 50*time.Millisecond+rand.N(between)); err != nil {
 			return err
@@ -128,8 +128,8 @@ func run(ctx context.Context) (err error) {
 		if err := end(dying, round); err != nil {
 			return err
 		}
-		// Do not wait for the polling generator: then all deaths would come at the same point of
-		// its period.
+		// If the loop also waited for the polling generator, all deaths would come at the same
+		// point of its period.
 		for _, m := range dying {
 			if err := hinted.awaitDeath(ctx, m.id); err != nil {
 				return err
@@ -187,8 +187,7 @@ func run(ctx context.Context) (err error) {
 
 	fmt.Fprintln(os.Stderr, "reads")
 	// A reader of the polling generator waits half a period on average, so ten read at a time. The
-	// pause before a read is random, up to a period. Without it, reads would come at one point of
-	// the period.
+	// random pauses between reads, of up to a period, spread the reads over the period.
 	hintedReads, err := read(ctx, hinted, uids, 1, *period/10)
 	if err != nil {
 		return err
@@ -211,8 +210,8 @@ func run(ctx context.Context) (err error) {
 	return r.print()
 }
 
-// end ends containers by SIGKILL or SIGUSR1, in turn. The first signal changes from round to round,
-// for the library's deaths and for the bare path's deaths.
+// end ends containers by SIGKILL and SIGUSR1, in turn. The first signal alternates in the library's
+// rounds, and also in the bare path's rounds.
 func end(dying []mortal, round int) error {
 	for i, m := range dying {
 		s := unix.SIGUSR1

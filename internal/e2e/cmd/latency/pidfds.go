@@ -21,8 +21,8 @@ type pidfdReader struct {
 
 	mu    sync.Mutex
 	ended map[string]time.Time // when the process ended, by container; guarded by mu
-	// reaped is when the process was reaped, by container. From then on, its exit code is known.
-	// Guarded by mu.
+	// reaped is when the process was reaped, by container; guarded by mu. The exit code is known
+	// from then on.
 	reaped map[string]time.Time
 }
 
@@ -56,7 +56,7 @@ func (r *pidfdReader) run() {
 	for !r.stop.Load() {
 		n, err := unix.EpollWait(r.epoll, events, 1000)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return // the ends that are then missing make the measurement fail
+			return // then ends are missing, and the measurement fails
 		}
 		at := time.Now()
 		r.mu.Lock()

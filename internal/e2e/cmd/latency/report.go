@@ -73,7 +73,6 @@ func (r *report) within(what string, s measure.Samples, targets ...time.Duration
 	}
 }
 
-// target records that a target is met or missed.
 func (r *report) target(met bool, what string) {
 	if met {
 		r.met = append(r.met, what)

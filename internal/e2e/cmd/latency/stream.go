@@ -24,9 +24,8 @@ type stream struct {
 	stops map[string]stop // by container
 }
 
-// stop is a CONTAINER_STOPPED_EVENT. The runtime created the event at stamped, and this process
-// read it at read. The bare path ended at walked, which is zero if the death was not assigned to
-// the bare path.
+// stop is a CONTAINER_STOPPED_EVENT. The runtime created it at stamped, and this process read it at
+// read. The bare path ended at walked; zero if the death was not assigned to the bare path.
 type stop struct {
 	stamped, read, walked time.Time
 	err                   error // error of the bare path
@@ -44,7 +43,7 @@ func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*st
 		for {
 			e, err := events.Recv()
 			if err != nil {
-				return // the stream was closed; if it broke too early, events are missing later
+				return // the stream has ended; missing events make the method of fail
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				read := time.Now()

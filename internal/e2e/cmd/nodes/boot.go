@@ -28,7 +28,7 @@ var machines = map[string]struct {
 }
 
 // accelerators returns the options of qemu for an architecture: KVM if it works, then emulation.
-// Some machines have /dev/kvm without support by the processor; there, qemu aborts or the node does
+// Some machines have /dev/kvm but no processor support for it. There, qemu aborts or the node does
 // not boot.
 func accelerators(arch string) []string {
 	emulated := []string{"-accel", "tcg,thread=multi"}

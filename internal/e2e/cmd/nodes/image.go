@@ -41,8 +41,8 @@ var folders = []string{
 	"sys/fs/cgroup", "tmp", "var/tmp",
 }
 
-// image writes the initramfs of a cell into a folder. The initramfs is the whole disk of the node.
-// It also returns the path of the kernel.
+// image writes the initramfs of a cell into a folder, and returns its path and the kernel's. The
+// initramfs is the whole disk of the node.
 func (c cell) image(ctx context.Context, root, into string) (kernel, initrd string, err error) {
 	// The packages are below .cache, so that other cells and later runs find them.
 	cache := filepath.Join(root, ".cache", "nodes", c.arch)
@@ -121,9 +121,8 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	return kernel, initrd, errors.Join(a.end(), compressed.Close())
 }
 
-// unpack unpacks packages and their dependencies into a folder. It does nothing if the folder
-// exists. apt-get resolves the packages as for an empty machine. The package lists of this machine
-// do not change.
+// unpack unpacks packages and their dependencies into a folder, unless the folder exists. apt-get
+// resolves the packages as for an empty machine, and does not change this machine's package lists.
 func unpack(ctx context.Context, arch, cache, into string, packages ...string) error {
 	if _, err := os.Stat(into); err == nil {
 		return nil

@@ -23,7 +23,7 @@ var (
 	crioPackages = []string{"conmon", "skopeo", "xz-utils"}
 )
 
-// runtimes are the columns of the table.
+// runtimes are all runtimes that can run on a node.
 var runtimes = []string{
 	"containerd-1.6", "containerd-1.7", "containerd-2.0", "containerd-2.2", "containerd-2.4", "crio",
 }
@@ -48,8 +48,8 @@ var nodes = []node{
 		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
-// leftOut lists the cells that are not run, and the tests that are not run in a cell. An entry with
-// an empty test means the whole cell. The patterns are for path.Match.
+// leftOut lists the cells, and the tests in a cell, that are not run. If test is empty, the entry
+// means the whole cell. The patterns are for path.Match.
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
@@ -116,8 +116,8 @@ func allCells() []cell {
 	return slices.DeleteFunc(everyCell(), func(c cell) bool { return !slices.Contains(c.runtimes, c.runtime) })
 }
 
-// choose returns the cells with the given names. A name is NODE or NODE/RUNTIME. Without names,
-// choose returns all cells.
+// choose returns the cells with the given names, which are NODE or NODE/RUNTIME. Without names, it
+// returns all cells.
 func choose(names []string) (chosen []cell, err error) {
 	all := allCells()
 	if len(names) == 0 {

@@ -49,8 +49,8 @@ func TestDocumentHasTheResults(t *testing.T) {
 	}
 }
 
-// A result is read correctly from a console that also contains noise of the kernel and the
-// terminal. A run is an error if a test was skipped without a reason.
+// A result is read correctly even if the console also contains noise of the kernel and the
+// terminal. A test that was skipped without a reason is an error.
 func TestConsole(t *testing.T) {
 	const passed, skipped = "--- PASS: TestA (0.1s)\n", "--- SKIP: TestRunbookOfBlockedLists (0.1s)\n"
 	for name, test := range map[string]struct{ console, runtime, want string }{
@@ -84,8 +84,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// busybox's cpio can unpack an archive. The archive contains the first file of each path, and the
-// folders.
+// busybox's cpio can unpack an archive. It contains the first file of each path, and the folders.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	var b strings.Builder

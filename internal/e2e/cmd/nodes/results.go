@@ -13,7 +13,6 @@ const (
 	document    = "docs/RUNTIMES.md"
 )
 
-// result is the result of a cell.
 type result struct {
 	Date    string
 	Kernel  string `json:",omitempty"`
@@ -48,7 +47,6 @@ func (all results) draw(path string) error {
 	return kept.Draw(path, beginning, end, all.table(allCells()))
 }
 
-// table returns the table in Markdown.
 func (all results) table(cells []cell) string {
 	var b strings.Builder
 	b.WriteString("| node | runtime | tests | codes lost by the runtime | ends reported right | run |\n")

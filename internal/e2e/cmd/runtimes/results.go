@@ -22,7 +22,6 @@ func (all results) write(path string) error {
 	return kept.Draw(path, beginning, end, all.table())
 }
 
-// table returns the table in Markdown.
 func (all results) table() string {
 	var b strings.Builder
 	head := []string{
@@ -57,7 +56,7 @@ func (all results) table() string {
 	return b.String()
 }
 
-// again returns how soon after a restart a generator with events had its lists back, and its event
+// again returns how long after a restart a generator with events needs for its lists and its event
 // stream.
 func (r *result) again() (times []string) {
 	for _, name := range []string{"lists with hints ", "stream "} {

@@ -18,7 +18,6 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// result is the result of one runtime.
 type result struct {
 	Date    string
 	Runtime string `json:",omitempty"` // the version that the runtime reports

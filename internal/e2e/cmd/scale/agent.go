@@ -55,8 +55,8 @@ func (a *agent) stop() error {
 	return a.cmd.Wait()
 }
 
-// cpu returns the CPU time of the agent, in nanoseconds: the sum over its threads, because the
-// threads of a Go program do not end. /proc/PID/stat would show only hundredths of a second.
+// cpu returns the CPU time of the agent in nanoseconds, while /proc/PID/stat shows hundredths of a
+// second. It adds up the agent's threads, because threads of a Go program do not end.
 func (a *agent) cpu() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))
 	if err != nil || len(files) == 0 {

@@ -56,8 +56,8 @@ func numbers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// measured measures agents on a node of the given number of pods, one agent for each of exitEvents.
-// On the node, rate containers die and are restarted in each second.
+// measured measures agents on a node with this number of pods, one agent for each of exitEvents. In
+// each second, rate containers die and are restarted.
 func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
 	node, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	if err != nil {
@@ -136,8 +136,8 @@ func ticker(rate int) *time.Ticker {
 	return time.NewTicker(time.Second / time.Duration(rate))
 }
 
-// fill creates pods with a sandbox and two containers each. Their labels and annotations are those
-// of a Deployment's pod. It returns the IDs of the containers.
+// fill creates pods of a sandbox and two containers, with the labels and annotations of a
+// Deployment's pod. It returns the IDs of the containers.
 func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	for i := range pods {
 		labels := map[string]string{
@@ -161,8 +161,7 @@ func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	return ids, nil
 }
 
-// restart ends a container, starts a new one in its place, and removes the old one. So the number
-// of containers on the node does not change.
+// restart ends a container, starts a new one in its place, and removes the old one.
 func restart(node *criserver.Server, ids []string, i int) error {
 	dead := ids[i]
 	if err := node.ExitContainer(dead, 1, "Error"); err != nil {

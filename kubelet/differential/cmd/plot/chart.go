@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// chart is a chart of some benchmarks. Each benchmark has one bar for each side.
+// chart is a chart of some benchmarks. Each has one bar for the kubelet and one for the library.
 type chart struct {
 	file, title string
 	// benchmarks are the first parts of the benchmarks' names.

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// These are the names of the two sides.
+// These are the names in the output of the two generators that are compared.
 const (
 	kubelet = "kubelet"
 	here    = "pleg"
 )
 
-// results are the figures of both sides' benchmarks.
+// results are the figures of the benchmarks of both generators.
 type results struct {
-	// names are the benchmarks without their side, in the order of the output.
+	// names are the benchmarks without the generator's name, in the order of the output.
 	names []string
 	runs  map[key][]float64
 }
 
-// key identifies a figure of a benchmark by its name, side and unit.
+// key identifies a figure of a benchmark by its name, generator and unit.
 type key struct{ name, side, unit string }
 
 var (
@@ -31,8 +31,7 @@ var (
 	sideOf = regexp.MustCompile(`/impl=(\w+)`)
 )
 
-// parse reads the output of go test -bench. It skips all lines except those of benchmarks with a
-// side.
+// parse reads the output of go test -bench. It skips all lines except benchmarks of a generator.
 func parse(r io.Reader) (*results, error) {
 	res := &results{runs: make(map[key][]float64)}
 	lines := bufio.NewScanner(r)

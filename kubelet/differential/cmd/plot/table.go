@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// writeTable writes the ratio, times and allocations of both sides.
+// writeTable writes the ratio, times and allocations of both generators.
 func writeTable(w io.Writer, r *results) error {
 	var b strings.Builder
 	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n" +
