@@ -183,14 +183,14 @@ func (l *listener) forget() {
 }
 
 // audience is all subscribers and cache readers of a generator, while faults are injected into the
-// runtime. One subscriber always reads. Others read slowly, stall, or come and go.
+// runtime. One subscriber reads without pauses. Others read slowly, stall, or come and go.
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
 	// caches are the cache of pleg and the cache of the generator with exit events.
 	caches []*pleg.PodCache
 
-	// eager are the subscribers that always read: one for each generator.
+	// eager are the subscribers that read without pauses, one for each generator.
 	eager []*listener
 	// lasting are all subscribers that stay until the end, including the eager ones.
 	lasting []*listener

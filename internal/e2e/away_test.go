@@ -95,8 +95,8 @@ func (n *node) endAll(some []*mortal, within time.Duration) {
 type tally struct {
 	watcher  *awayWatcher
 	required bool
-	// right counts the correct reports for outages of the current kind, and sum those for earlier
-	// kinds.
+	// right counts the correct reports for outages of the current kind; sum counts reports for
+	// earlier kinds.
 	right, sum int
 	// after is the time from the end of a container to the watcher's first report of its death.
 	after measure.Samples

@@ -16,7 +16,7 @@ type life struct {
 
 	created time.Time // when the test asked the runtime to create it
 	started time.Time // when the test asked the runtime to start it; zero if never
-	mortal  time.Time // the earliest possible time of its death; zero if nothing may have ended it
+	mortal  time.Time // earliest possible time of its death; zero while nothing can end it
 	removed time.Time // when the test asked the runtime to remove it; zero if not yet
 	code    int       // the expected exit code; -1 if unknown
 	failed  bool      // true if its start failed; then every outcome is correct

@@ -483,8 +483,8 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from each cache, newer than now. It fails if the status does not yet show the
-// last change that the test made to the container.
+// read waits in each cache for a status of a pod that is observed after the call. It fails if the
+// status does not show the last change that the test made to the container.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	for _, cache := range c.audience.caches {
 		if err := c.readFrom(ctx, cache, pod, l); err != nil {

@@ -171,7 +171,7 @@ func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
 	})
 }
 
-// status returns a pod's status that is newer than now.
+// status waits for a status of a pod that is observed after the call, and returns it.
 func (n *node) status(uid types.UID) *pleg.PodStatus {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
@@ -183,7 +183,7 @@ func (n *node) status(uid types.UID) *pleg.PodStatus {
 	return s
 }
 
-// container returns the status of one container, newer than now.
+// container is like status, but returns the status of one container.
 func (n *node) container(uid types.UID, id string) *pleg.Status {
 	n.t.Helper()
 	s := containerIn(n.status(uid), id)

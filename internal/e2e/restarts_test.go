@@ -24,8 +24,8 @@ type recovery struct {
 	samples measure.Samples
 }
 
-// If the runtime is killed and started again, a generator soon lists again and has its event stream
-// back. A generator that only polls soon lists again, too.
+// If the runtime is killed and started again, a generator soon lists again and reconnects its event
+// stream. A generator that only polls soon lists again, too.
 func TestRestarts(t *testing.T) {
 	n := newNode(t)
 	polling := n.beside(pleg.WithPollingOnly())

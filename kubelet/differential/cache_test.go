@@ -38,8 +38,8 @@ func (o cacheOp) String() string {
 	return fmt.Sprintf("%s pod=%s back=%v fail=%v", o.kind, o.uid, o.back, o.fail)
 }
 
-// TestSameCaches calls the methods of both caches with random arguments. Get must return the same
-// from both, and both must give the same readers the same answers. Some cases are left out because
+// TestSameCaches calls the methods of both caches with random arguments. The caches must return the
+// same from Get, and must give the same readers the same answers. Some cases are left out because
 // they are deviations: stamps of a pod that go back, unknown pods that are observed to be
 // unchanged, and statuses that are missing because of an error.
 func TestSameCaches(t *testing.T) {

@@ -10,7 +10,7 @@ type deviation struct {
 	// rule is the number of the contract's rule that requires the difference. If the interface
 	// itself requires the difference, rule is a name in the interface.
 	rule string
-	// kubelet and here describe the behaviour of each side.
+	// kubelet and here describe the behaviour of the kubelet and of the library.
 	kubelet, here string
 	// show checks the behaviour of both generators.
 	show func(t *testing.T, s *stage)

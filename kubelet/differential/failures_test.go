@@ -18,8 +18,8 @@ import (
 //
 // The library's events must equal those of a second kubelet whose inspections never fail. While
 // inspections of a pod fail, both caches must return the same error, and the library's also the
-// last good status. When they succeed again, the states after all events and the caches must be the
-// same.
+// last good status. When inspections succeed again, the states after all events and the caches must
+// be the same.
 func TestSameAfterFailures(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,

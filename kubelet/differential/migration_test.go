@@ -62,7 +62,7 @@ func programWithout(t *testing.T, path string) string {
 	return program[:from] + program[to:]
 }
 
-// agent is the program on either side.
+// agent is the program that uses the kubelet's packages, or the one that uses the library.
 type agent interface {
 	Run(ctx context.Context)
 	Journal() []string
@@ -99,7 +99,7 @@ func TestMigratedProgramDoesTheSame(t *testing.T) {
 			<-ended
 			time.Sleep(time.Minute)
 		})
-		slices.Sort(journal) // the sides order pods differently
+		slices.Sort(journal) // the two programs see pods in different orders
 		return slices.Compact(journal)
 	}
 	was := journal(func(n *node) agent { return before.New(&kubeletRuntime{node: n}) })

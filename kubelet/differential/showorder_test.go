@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// showClockSetBack sets the clock back before a container is restarted. Each side reads CRI with
-// its own client.
+// showClockSetBack sets the clock back before a container is restarted. The kubelet and the library
+// read CRI with their own clients.
 func showClockSetBack(t *testing.T, s *stage) {
 	server, err := criserver.Start()
 	if err != nil {

@@ -57,8 +57,8 @@ func showHealthText(t *testing.T, s *stage) {
 	wantText(text(kubeletErr), "GetPods has been")
 }
 
-// wantPanic relists with both generators. Only the kubelet's must panic. It is a new one each time,
-// because a generator that has panicked never releases its lock.
+// wantPanic relists with both generators. Only the kubelet's must panic. Each call uses a new
+// kubelet generator, because a generator that has panicked never releases its lock.
 func (s *stage) wantPanic() {
 	s.t.Helper()
 	s.want("the kubelet panics", true, panics(func() { newKubeletSide(s.node, 1000).generator.Relist(s.t.Context()) }))

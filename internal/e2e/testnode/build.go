@@ -51,9 +51,8 @@ func Prepare(ctx context.Context, name, goarch, busybox string) (programs, image
 	return r.prepare(ctx)
 }
 
-// prepare returns the folders with the runtime's programs and with the images. It takes a lock,
-// because "go test ./..." runs several packages at the same time. So only one of them builds and
-// installs.
+// prepare returns the folders with the runtime's programs and with the images. It holds a lock, so
+// that only one of the packages of a "go test ./..." builds and installs.
 func (r Runtime) prepare(ctx context.Context) (programs, images string, err error) {
 	root, err := Root(ctx)
 	if err != nil {

@@ -164,7 +164,7 @@ disabled_plugins = [
 func (c containerd) configure(dir, _ string) error {
 	state := filepath.Join(dir, "state")
 	switch err := os.Mkdir(state, 0o711); {
-	case errors.Is(err, fs.ErrExist): // another version of containerd made it
+	case errors.Is(err, fs.ErrExist): // another version of containerd made the folder
 	case err != nil:
 		return err
 	default:

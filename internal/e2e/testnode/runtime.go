@@ -59,12 +59,12 @@ type Runtime struct {
 	// ForgottenExit is the exit code that the runtime reports for a container that ended while the
 	// runtime was down; 0 if it reports the correct code.
 	ForgottenExit int
-	// LosesExits is true if a killed runtime may forget a container that it was starting. It then
-	// shows the container as unknown, and misses its end. This is containerd 1.6 ("Failed to load
-	// container status: failed to load task: error creating fifo").
+	// LosesExits is true if a killed runtime may forget a container that it was starting. The
+	// runtime then shows the container as unknown, and misses its end. This happens with containerd
+	// 1.6 ("Failed to load container status: failed to load task: error creating fifo").
 	LosesExits bool
 	// GivesUp is true if a killed and restarted runtime may take live pods for dead. containerd 1.7
-	// cleans up after shims that answer too late. Its log says so.
+	// does this if a shim answers too late: its log says that it cleans up after the shim.
 	GivesUp bool
 	// LocksStatuses is true if the runtime locks a container's status while runc changes the
 	// container's resources. All its container lists and events wait for the lock.

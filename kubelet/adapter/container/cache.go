@@ -35,9 +35,11 @@ func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.
 	return c.PodCache.Set(uid, converted, err, timestamp)
 }
 
-// kubeletStatus returns the kubelet's status that is in status.Source. It takes three parts from
-// the generator's status instead: the time, the addresses, which stay after the pod's network is
-// gone, and exits that the runtime's status does not show yet.
+// kubeletStatus returns the kubelet's status in status.Source, with three parts of the generator's
+// status:
+//   - the time;
+//   - the addresses, which the generator keeps after the pod's network is gone;
+//   - exits that the runtime's status does not show yet.
 func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	source, ok := status.Source.(*PodStatus)
 	if !ok { // the pod is unknown, removed, or was never inspected

@@ -263,7 +263,7 @@ func TestExitEvents(t *testing.T) {
 	}
 }
 
-// fakeExits reports the exits that it receives.
+// fakeExits is a pleg.ExitSource. It reports the exits that are sent to the channel.
 type fakeExits chan pleg.ContainerExit
 
 func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {

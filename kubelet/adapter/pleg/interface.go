@@ -7,8 +7,8 @@ import (
 )
 
 // EventedPLEG does nothing: with or without the gate EventedPLEG, the generator itself reads the
-// runtime's events. A second reader would take events away from it, because some runtimes send each
-// event to only one reader.
+// runtime's events. A second reader would take events away from the generator, because some
+// runtimes send each event to only one reader.
 type EventedPLEG struct{}
 
 // NewEventedPLEG returns an EventedPLEG that does nothing.

@@ -32,9 +32,9 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
-// confirmed is appended to the message of an exit in the runtime's status. So the message differs
-// from that of an exit event, and the library sends a PodSync when the runtime confirms the exit.
-// The kubelet then publishes the exit. The message itself is never read: the cache returns the
+// confirmed is appended to the message of an exit in the runtime's status. So this message differs
+// from an exit event's message, and the library sends a PodSync when the runtime confirms the exit.
+// The kubelet then publishes the exit. The message is never read, because the cache returns the
 // kubelet's own status.
 const confirmed = " (confirmed)"
 

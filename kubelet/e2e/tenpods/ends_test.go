@@ -34,9 +34,9 @@ type terminated struct {
 	Reason, Message, ContainerID string
 }
 
-// TestEndsReadOnce reads the end of a container from the first status that shows the end, as a
-// program does that waits for a result. The status must contain the exit code, reason and
-// termination message, as with the released kubelet.
+// TestEndsReadOnce reads the end of a container from the first status that shows the end. Programs
+// that wait for a result do this. The status must contain the exit code, reason and termination
+// message, as with the released kubelet.
 func TestEndsReadOnce(t *testing.T) {
 	for _, program := range []string{"kubelet", "stock"} {
 		t.Run(program, func(t *testing.T) { endsReadOnce(t, program) })

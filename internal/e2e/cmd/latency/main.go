@@ -1,7 +1,7 @@
 // Command latency measures two latencies on a real runtime:
 //
 //   - how long after a container's death a subscriber is sent its event;
-//   - how long a reader of the cache waits for a status newer than now.
+//   - how long a reader of the cache waits for a status that is observed after the call.
 //
 // In the same run and on the same deaths, it measures both without hints and demand, too. It also
 // prints how soon a bare reader of the stream reads the runtime's event, and how long the calls that

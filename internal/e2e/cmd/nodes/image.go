@@ -41,10 +41,10 @@ var folders = []string{
 	"sys/fs/cgroup", "tmp", "var/tmp",
 }
 
-// image writes the initramfs of a cell into a folder, and returns its path and the kernel's. The
-// initramfs is the whole disk of the node.
+// image writes the initramfs of a node into a folder. The initramfs is the whole disk of the node.
+// image returns the paths of the kernel and the initramfs.
 func (c cell) image(ctx context.Context, root, into string) (kernel, initrd string, err error) {
-	// The packages are below .cache, so that other cells and later runs find them.
+	// The packages are below .cache, so that later runs and other nodes find them.
 	cache := filepath.Join(root, ".cache", "nodes", c.arch)
 	packages := append(append([]string{}, basePackages...), c.packages...)
 	if c.runtime == "crio" {

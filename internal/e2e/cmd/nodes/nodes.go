@@ -48,8 +48,8 @@ var nodes = []node{
 		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
-// leftOut lists the cells, and the tests in a cell, that are not run. If test is empty, the entry
-// means the whole cell. The patterns are for path.Match.
+// leftOut lists what is not run: a node with a runtime, or a test on it. If test is empty, no test
+// is run. The patterns are for path.Match.
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
@@ -67,7 +67,8 @@ var leftOut = []struct{ node, runtime, test, reason string }{
 	{"daemonset", "*", "", "one shows what a container changes for an agent"},
 }
 
-// reason returns why a cell, or one of its tests, is not run. It returns "" if there is no reason.
+// reason returns why a node with a runtime, or a test on it, is not run. It returns "" if there is
+// no reason.
 func reason(node, runtime, test string) string {
 	for _, l := range leftOut {
 		if matches(l.node, node) && matches(l.runtime, runtime) && (l.test == test || l.test != "" && matches(l.test, test)) {
@@ -82,7 +83,7 @@ func matches(pattern, name string) bool {
 	return is && err == nil
 }
 
-// cell is a node with one runtime.
+// cell is a node with one runtime: a cell of the table.
 type cell struct {
 	node
 	runtime string

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Every cell is either run or has a reason not to be run.
+// Every combination of a node and a runtime is either run or has a reason not to be run.
 func TestCellsHaveReasons(t *testing.T) {
 	for _, c := range everyCell() {
 		if !slices.Contains(c.runtimes, c.runtime) && reason(c.name, c.runtime, "") == "" {

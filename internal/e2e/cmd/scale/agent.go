@@ -99,7 +99,7 @@ func (a *agent) memory() (rss, anonymous float64, err error) {
 // scraped is the result of one scrape of the agent.
 type scraped struct {
 	took           time.Duration
-	plain, gzipped float64 // the size of the answer in bytes
+	plain, gzipped float64 // size of the answer in bytes
 	series         int
 	calls          float64 // calls to the runtime since the start of the agent
 }

@@ -43,7 +43,8 @@ func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	return slices.Collect(maps.Keys(c.pods))
 }
 
-// meet removes the conditions of a pod that hold now. It reports whether it removed any.
+// meet checks the conditions of a pod, and removes each one that holds. It reports whether it
+// removed any.
 func (c *conditions) meet(uid types.UID) bool {
 	c.mu.Lock()
 	open := maps.Clone(c.pods[uid])

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// These are the names in the output of the two generators that are compared.
+// These are the two generators that are compared, as the output names them.
 const (
 	kubelet = "kubelet"
 	here    = "pleg"
