@@ -312,8 +312,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	return l.judge(b)
 }
 
-// readCache blocks on the cache again and again, with a timeout that may be too short. It checks no
-// result. That is done by churn.read, which knows what happened.
+// readCache blocks on the cache again and again, with a timeout that may be too short. It does not
+// check the results: churn.read does, because it knows what happened.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

@@ -105,7 +105,7 @@ type tally struct {
 }
 
 // lateTime is the largest accepted error of an end time after the outage. A shim records the end
-// when it handles the exit. On a busy machine, that is up to a second late.
+// when it handles the exit: on a busy machine, up to a second late.
 const lateTime = 10 * time.Second
 
 // judge returns what is wrong with the reports of a container's end, or "" if they are correct. It

@@ -9,9 +9,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Containers end while containerd is down: before the first agent starts, between two agents, and
-// while the last agent runs. More containers end when containerd is back. The last agent reports
-// each end once, with its exit code and time, even if containerd 2.4 replaces 1.7.
+// If containers end while containerd is down, the last agent reports each end once, with its exit
+// code and time. Some containers end before the first agent starts, between two agents, or while
+// the last agent runs. More containers end when containerd, or 2.4 in place of 1.7, is back.
 func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 	for _, test := range []struct {
 		name     string

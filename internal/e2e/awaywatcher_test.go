@@ -217,8 +217,8 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// link returns an endpoint that is a symbolic link to the runtime's socket. The link's folder
-// contains no bundles.
+// link makes a symbolic link to the runtime's socket, and returns the link as an endpoint. The
+// link's folder contains no bundles.
 func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")

@@ -1,9 +1,10 @@
-// Package e2e tests the library on a real container runtime. Every test starts a runtime of its own, runs
-// pods on it, and disturbs it. Then the test compares the library's reports with its own record of the
-// events.
+// Package e2e tests the library on a real container runtime. Every test starts a runtime of its
+// own, runs pods on it, and disturbs it. Then the test compares the library's reports with its own
+// record of the events.
 //
-// The tests need Linux and root. Package testnode describes the runtimes, and what it builds and installs.
-// The flag -runtime or the variable PLEG_RUNTIME chooses a runtime. The variable works for every package.
+// The tests need Linux and root. Package testnode describes the runtimes, and what it builds and
+// installs. The flag -runtime or the variable PLEG_RUNTIME chooses a runtime. The variable works
+// for every package.
 //
 //	go test .                                                  everything, the soak bounded
 //	go test . -runtime crio -crio FOLDER                       the same on CRI-O

@@ -1,19 +1,20 @@
-// Command build builds a kubelet with this library in place of the kubelet's own generator and cache. It
-// copies the sources of k8s.io/kubernetes from the module cache to .cache/kubelet at the root of the
-// repository. In the copy, it replaces files of the kubelet by files of kubelet/adapter. It makes and prints
-// the remaining edits, and builds the kubelet.
+// Command build builds a kubelet with this library in place of the kubelet's own generator and
+// cache. It copies the sources of k8s.io/kubernetes from the module cache to .cache/kubelet at the
+// root of the repository. In the copy, it replaces files of the kubelet by files of
+// kubelet/adapter. It makes and prints the remaining edits, and builds the kubelet.
 //
 //	go run ./kubelet/build                # .cache/kubelet/kubelet, of the newest release
 //	go run ./kubelet/build -stock         # .cache/kubelet/stock, the unchanged kubelet
 //	go run ./kubelet/build -test          # the kubelet's own tests on the edited copy
 //	go run ./kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
 //
-// With -source, it copies another module, such as KubeEdge's, and edits the sources in its vendor folder.
-// The arguments after the flags are the packages to build.
+// With -source, it copies another module, such as KubeEdge's, and edits the sources in its vendor
+// folder. The arguments after the flags are the packages to build.
 //
 //	go run ./kubelet/build -source ../kubeedge ./edge/cmd/edgecore
 //
-// It runs from any folder of this module. The first build takes minutes, because it compiles a kubelet.
+// It runs from any folder of this module. The first build takes minutes, because it compiles a
+// kubelet.
 package main
 
 import (

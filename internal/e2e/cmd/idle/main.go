@@ -1,5 +1,5 @@
-// Command idle measures on a real containerd how much CPU time this process uses to watch an idle node.
-// It counts the CPU time of relists that find no change. It compares delta decoding of lists,
+// Command idle measures on a real containerd how much CPU time this process uses to watch an idle
+// node. It counts the CPU time of relists that find no change. It compares delta decoding of lists,
 // generated decoding, exit events, and the same process without a generator.
 //
 //	go run ./cmd/idle

@@ -96,7 +96,7 @@ func readExits(ctx context.Context, endpoint string) (*exitReader, error) {
 		for {
 			var event []byte
 			if stream.RecvMsg(&event) != nil {
-				return // the stream has ended; method of later reports missing exits
+				return // the stream has ended; missing exits fail the measurement
 			}
 			at := time.Now()
 			r.mu.Lock()

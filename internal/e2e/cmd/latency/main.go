@@ -4,9 +4,9 @@
 //   - how long a reader of the cache waits for a status that is observed after the call.
 //
 // In the same run and on the same deaths, it measures both without hints and demand, too. It also
-// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls that
-// follow the event take by themselves. Every second death is used for these calls. On a runtime without
-// events, both generators poll, and no stream is read.
+// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls
+// that follow the event take by themselves. Every second death is used for these calls. On a
+// runtime without events, both generators poll, and no stream is read.
 //
 // A third generator uses exit events on the same deaths. At the same time, one bare reader reads
 // containerd's exit events. Another one waits on the processes' pidfds, which show when they ended.

@@ -92,7 +92,8 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 	}
 }
 
-// awaitStream waits until a stream is connected. The argument of returns the stream's report.
+// awaitStream waits until a stream is connected. The argument of selects the stream in a health
+// report.
 func (o *observer) awaitStream(ctx context.Context, of func(pleg.HealthReport) pleg.StreamReport) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if of(o.pleg.HealthReport()).State == pleg.StreamConnected {

@@ -43,7 +43,7 @@ func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*st
 		for {
 			e, err := events.Recv()
 			if err != nil {
-				return // the stream has ended; method of later reports missing events
+				return // the stream has ended; missing events fail the measurement
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				read := time.Now()

@@ -1,8 +1,8 @@
 // Command scale measures the cost of an agent on nodes of different sizes: CPU time, memory, calls,
-// metric series, and the time of a scrape. Two agents run on each node at the same time, in processes of
-// their own: plegwatch with exit events, and plegwatch without them. They serve their page and metrics.
-// The node is a server of package criserver in this process, with streaming lists, an event stream and
-// exit events. The cost of the server is not counted.
+// metric series, and the time of a scrape. Two agents run on each node at the same time, in
+// processes of their own: plegwatch with exit events, and plegwatch without them. They serve their
+// page and metrics. The node is a server of package criserver in this process, with streaming
+// lists, an event stream and exit events. The cost of the server is not counted.
 //
 //	go run ./cmd/scale
 //
