@@ -14,29 +14,29 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// told has the events that a subscriber got of one container or sandbox.
+// told describes the events of one container or sandbox that a subscriber was sent.
 type told struct {
 	started, died, removed time.Time
-	// code is the exit code that the cache held at the event of the death; nil if it was not looked
-	// up, or the runtime no longer had it.
+	// code is the exit code in the cache when the death was reported. It is nil if it was not
+	// looked up, or if the runtime no longer had the container.
 	code *int
-	// reported is the exit code in the newest event with one; nil if there is none.
+	// reported is the exit code in the newest event that has an exit code; nil if no event has one.
 	reported *int
-	// trail is every event, for failure texts.
+	// trail describes every event, for failure texts.
 	trail string
 }
 
 const clockLayout = "04:05.000000"
 
-// any reports whether any event came.
+// any reports whether the subscriber was sent an event.
 func (t told) any() bool {
 	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
 }
 
-// hasCode reports whether an event had the exit code.
+// hasCode reports whether an event contained the exit code.
 func (t told) hasCode() bool { return t.reported != nil }
 
-// state is the container's state after all events.
+// state returns the container's state after all events.
 func (t told) state() string {
 	switch {
 	case !t.removed.IsZero():
@@ -49,21 +49,21 @@ func (t told) state() string {
 }
 
 // listener is one subscriber and the events that it was sent. It checks rule 1 on every event:
-// Started before Died before Removed, each at most once.
+// Started comes before Died, Died comes before Removed, and each comes at most once.
 type listener struct {
 	name string
 
 	mu    sync.Mutex
 	told  map[string]told
 	wrong []string
-	news  chan struct{} // closed and made anew with every event
+	news  chan struct{} // closed and replaced at every event
 }
 
 func newListener(name string) *listener {
 	return &listener{name: name, told: make(map[string]told), news: make(chan struct{})}
 }
 
-// hear takes in one event; code is the exit code in the cache, if known.
+// hear stores one event. The argument code is the exit code in the cache; nil if it is unknown.
 func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	id, _ := e.Data.(string)
 	if e.Type == pleg.PodSync {
@@ -104,7 +104,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 			complain()
 		}
 		t.removed = now
-	case pleg.PodSync: // corrects the end
+	case pleg.PodSync: // may only correct the exit code
 	default:
 		complain()
 	}
@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until what returns true for the events of an ID.
+// await waits until the condition what holds for the events of one container or sandbox.
 func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
 	for {
 		l.mu.Lock()
@@ -130,7 +130,7 @@ func (l *listener) await(ctx context.Context, id string, what func(told) bool) e
 	}
 }
 
-// present replays the events, and returns the state of every container that is not gone.
+// present returns the state of every container and sandbox that was not removed.
 func (l *listener) present() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,8 @@ func (l *listener) present() map[string]string {
 	return states
 }
 
-// uncoded describes a container whose exit code the cache had, but no event; empty if there is none.
+// uncoded describes a container whose exit code was in the cache but in no event. It returns "" if
+// there is none.
 func (l *listener) uncoded() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +156,7 @@ func (l *listener) uncoded() string {
 	return ""
 }
 
-// judge returns what is wrong with the listener's events, also by the book.
+// judge returns the errors that hear found, and the differences between the events and the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,7 +169,7 @@ func (l *listener) judge(b *book) []string {
 	return wrong
 }
 
-// forget drops the containers that are gone.
+// forget drops the containers that were removed.
 func (l *listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,27 +182,28 @@ func (l *listener) forget() {
 	l.told, l.wrong = kept, nil
 }
 
-// audience is everyone who listens to a generator under fire: a subscriber that always reads, some
-// that read slowly or stall, some that come and go, and readers of the cache.
+// audience is all subscribers and cache readers of a generator, while faults are injected into the
+// runtime. One subscriber reads without pauses. Others read slowly, stall, or come and go.
 type audience struct {
 	pleg  *pleg.GenericPLEG
 	cache *pleg.PodCache
 	// caches are the cache of pleg and the cache of the generator with exit events.
 	caches []*pleg.PodCache
 
-	// eager are the subscribers that always read, one of each generator.
+	// eager are the subscribers that read without pauses, one for each generator.
 	eager []*listener
-	// lasting are eager and the others that stay.
+	// lasting are all subscribers that stay until the end, including the eager ones.
 	lasting []*listener
 	stop    context.CancelFunc
 	joined  sync.WaitGroup
 
 	mu    sync.Mutex
-	guest []string // what was wrong with the events of guests
-	calm  bool     // true while nobody stalls
+	guest []string // errors in the events of guests
+	calm  bool     // true while no subscriber pauses
 }
 
-// assemble starts the audience of g, and one subscriber of a generator with exit events.
+// assemble starts the audience of the generator g. It also starts one subscriber of the generator
+// exits, which uses exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}
@@ -235,13 +237,13 @@ func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	return a
 }
 
-// dismiss ends the audience, and returns when all have ended.
+// dismiss stops the audience. It returns when all its goroutines have ended.
 func (a *audience) dismiss() {
 	a.stop()
 	a.joined.Wait()
 }
 
-// listen reads events until the channel is closed or ctx ends, with a pause after each event.
+// listen reads events until the channel is closed or ctx ends. It pauses after each event.
 func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache,
 	events <-chan *pleg.PodLifecycleEvent, pause func() time.Duration) {
 	for {
@@ -264,7 +266,7 @@ func (a *audience) listen(ctx context.Context, l *listener, cache *pleg.PodCache
 	}
 }
 
-// exitCode returns the exit code that the cache has at the event of a death.
+// exitCode returns the container's exit code in the cache if e reports a death; nil otherwise.
 func exitCode(cache *pleg.PodCache, e *pleg.PodLifecycleEvent) *int {
 	if e.Type != pleg.ContainerDied || e.IsSandbox() {
 		return nil
@@ -280,7 +282,7 @@ func exitCode(cache *pleg.PodCache, e *pleg.PodLifecycleEvent) *int {
 	return nil
 }
 
-// visit subscribes for a while, again and again.
+// visit subscribes for up to four seconds, again and again, until ctx ends.
 func (a *audience) visit(ctx context.Context, name string, b *book) {
 	for ctx.Err() == nil {
 		l := newListener(name)
@@ -294,8 +296,8 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 	}
 }
 
-// wrongAfterVisit judges a guest's events, but no exit codes, and no container that the book does
-// not have yet.
+// wrongAfterVisit judges the events of a guest. It skips exit codes, and containers that are not
+// yet in the book.
 func (l *listener) wrongAfterVisit(b *book) []string {
 	l.mu.Lock()
 	for id, t := range l.told {
@@ -310,8 +312,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	return l.judge(b)
 }
 
-// readCache blocks on the cache again and again, and gives up after a moment that may be too short.
-// It checks no result; churn.read does, because it knows what happened.
+// readCache blocks on the cache again and again, with a timeout that may be too short. It does not
+// check the results: churn.read does, because it knows what happened.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

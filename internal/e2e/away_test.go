@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run. docs/RUNTIMES.md has a table of 10 rounds, with long outages.
+// The defaults make a short run. docs/RUNTIMES.md has a table of 10 rounds, with long outages.
 var (
 	awayRounds   = flag.Int("away.rounds", 1, "rounds of nine containers of TestExitsWhileTheRuntimeIsAway, by outage")
 	awayTogether = flag.Int("away.together", 10, "how many of them share an outage")
@@ -48,22 +48,22 @@ func outages() []outage {
 	return all
 }
 
-// mortal is a container that is to end.
+// mortal is a container that the test will end.
 type mortal struct {
 	id        string
 	pid, code int
 	signal    unix.Signal
 
-	// The process was signalled at begun, and was gone at gone; byRuntime is true if the runtime
-	// ended it before.
+	// The first signal was sent at begun, and the process had ended at gone. byRuntime is true if
+	// the process had ended before the first signal.
 	begun, gone time.Time
 	byRuntime   bool
-	// latest is the latest correct stamp of its end: before the runtime was back, unless it ended
-	// after that.
+	// latest is the latest end time that a correct status may show. It is the time when the runtime
+	// came back, or later if the container ended after the outage.
 	latest time.Time
 }
 
-// end ends a container without the runtime.
+// end ends a container by a signal, without the runtime.
 func (m *mortal) end() error {
 	m.begun = time.Now()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -76,7 +76,7 @@ func (m *mortal) end() error {
 	return fmt.Errorf("process %d does not go", m.pid)
 }
 
-// endAll ends containers one after the other, within a time if the machine is fast enough.
+// endAll ends containers one after the other, spread over the duration within.
 func (n *node) endAll(some []*mortal, within time.Duration) {
 	n.t.Helper()
 	var joined sync.WaitGroup
@@ -91,24 +91,25 @@ func (n *node) endAll(some []*mortal, within time.Duration) {
 	joined.Wait()
 }
 
-// tally counts a watcher's reports of the ends of containers.
+// tally counts the correct reports of container ends by one watcher.
 type tally struct {
 	watcher  *awayWatcher
 	required bool
-	// right is how many reports were right in the outages of one kind, sum in the outages before.
+	// right counts the correct reports for outages of the current kind; sum counts reports for
+	// earlier kinds.
 	right, sum int
-	// after is the time from the end to the first report.
+	// after is the time from the end of a container to the watcher's first report of its death.
 	after measure.Samples
-	// late is the time from the end to its stamp.
+	// late is how much later than the end the end time in the status is.
 	late measure.Samples
 }
 
-// lateTime is how late an end after the outage may be stamped. A shim stamps an end when it handles
-// it: on a busy machine, up to a second late.
+// lateTime is the largest accepted error of an end time after the outage. A shim records the end
+// when it handles the exit: on a busy machine, up to a second late.
 const lateTime = 10 * time.Second
 
-// judge returns what is wrong with the reports of an end; empty if nothing is. It also returns the
-// time of the first report, and the latest stamp of the end.
+// judge returns what is wrong with the reports of a container's end, or "" if they are correct. It
+// also returns the time of the first report, and the latest end time in a status.
 func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first, end time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,7 +149,7 @@ func (w *awayWatcher) judge(m *mortal, early time.Duration) (wrong string, first
 	return "", first, end
 }
 
-// journalLocked returns the events of a container, and how long after its end they came.
+// journalLocked lists the events of a container, each with the time since the container's end.
 func (w *awayWatcher) journalLocked(m *mortal) (text string) {
 	for _, l := range w.events[m.id] {
 		text += fmt.Sprintf(" %s after %v", l.Event, l.At.Sub(m.gone).Round(time.Millisecond))
@@ -159,13 +160,14 @@ func (w *awayWatcher) journalLocked(m *mortal) (text string) {
 	return text
 }
 
-// Containers end before, during and after an outage of the runtime. Each end is reported once, with
-// its code and time, and stays so, even if the runtime shows 255 "Unknown" later. The watchers see
-// no PIDs of the node, and have only the DaemonSet's capability.
+// If containers end before, during or after an outage of the runtime, each end is reported once,
+// with its exit code and time. The exit code does not change if the runtime later shows 255
+// "Unknown". The watchers cannot see the node's PIDs, and have only the capability of the
+// DaemonSet.
 func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	n := newBareNode(t)
 	r, dir := n.daemon.Runtime(), n.daemon.ExitsDir()
-	proxy, err := n.daemon.StartProxy() // a socket without bundles beside it
+	proxy, err := n.daemon.StartProxy() // no bundles are in the folder of this socket
 	n.must(err)
 	t.Cleanup(func() { n.must(proxy.Close()) })
 	n.reconnect = proxy.Reconnect
@@ -181,7 +183,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	}
 	lost, total := 0, 0
 	for _, o := range outages() {
-		var phases [3]int // of containers that ended before, during and after the outage
+		var phases [3]int // lost exit codes: of ends before, during and after the outage
 		before := total
 		for left := *awayRounds; left > 0; left -= *awayTogether {
 			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)
@@ -207,7 +209,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	t.Logf("| %s |", strings.Join(cells, " | "))
 }
 
-// runMortals runs containers in a pod, three in each round of each phase.
+// runMortals runs 3 × rounds containers in a pod for each phase.
 func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	n.t.Helper()
 	all := make([][]*mortal, phases)
@@ -242,8 +244,8 @@ func (n *node) runMortals(pod *testnode.Pod, phases, rounds int) [][]*mortal {
 	return all
 }
 
-// survive ends containers around an outage. It returns the number of codes that the runtime lost,
-// and of ends.
+// survive ends containers before, during and after an outage. It returns how many exit codes the
+// runtime lost in each phase, and how many containers ended.
 func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (lost [3]int, total int) {
 	n.t.Helper()
 	pod := n.runPod("away")
@@ -282,7 +284,7 @@ func (n *node) survive(o outage, rounds int, watchers []*tally, first bool) (los
 	for _, m := range all { // a runtime that has just started may be slow
 		n.awaitExit(m.id)
 	}
-	time.Sleep(3 * time.Second) // until the runtime's own statuses come, and late reasons
+	time.Sleep(3 * time.Second) // the runtime's own statuses and reasons may be late
 	for _, w := range watchers {
 		w.watcher.ask(pod.UID)
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Containers end while containerd is down: before an agent starts, between two agents, and while
-// the last agent runs. Others end when containerd is back. The last agent reports each end once,
-// with its code and time, even if containerd 2.4 replaces 1.7.
+// If containers end while containerd is down, the last agent reports each end once, with its exit
+// code and time. Some containers end before the first agent starts, between two agents, or while
+// the last agent runs. More containers end when containerd, or 2.4 in place of 1.7, is back.
 func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		restarts bool   // true if one agent ends in the outage
-		upgrade  string // the version that comes back; empty for the same
+		restarts bool   // true if an earlier agent stops during the outage
+		upgrade  string // the version that is started after the outage; empty for the same version
 	}{
 		{"start", false, ""},
 		{"restart", true, ""},
@@ -68,7 +68,7 @@ func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 			for _, m := range all {
 				n.awaitExit(m.id)
 			}
-			time.Sleep(3 * time.Second) // until the runtime's own statuses come, and late reasons
+			time.Sleep(3 * time.Second) // the runtime's own statuses and reasons may be late
 			t.Log(w.ask(pod.UID))
 			n.eventually("the end of the calls to shims", func() string {
 				if text := w.ask(""); strings.Contains(text, "shim (for") || !strings.Contains(text, "exits by events, shim") {

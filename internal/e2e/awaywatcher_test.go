@@ -23,29 +23,31 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// watcherVariable makes this program run a generator instead of tests. Its value is a watcherConfig.
+// watcherVariable is an environment variable. If it is set, this program runs a generator instead
+// of tests. Its value is a watcherConfig in JSON.
 const watcherVariable = "PLEG_E2E_WATCHER"
 
-// watcherConfig is the connection of a generator in a process of its own.
+// watcherConfig configures a generator in a process of its own.
 type watcherConfig struct {
 	Endpoint, ExitsDir string
 	WithoutExits       bool
-	WithoutState       bool // true if it asks no shim
+	WithoutState       bool // true if the generator asks no shim
 }
 
-// line is a line of that process's output: an event, a status of its cache, or the answer to a question.
+// line is one line of output of a watcher process: an event, a container status from the cache, or
+// the end of an answer.
 type line struct {
 	At     time.Time
 	Event  pleg.PodLifeCycleEventType
 	ID     string
 	Status *pleg.Status
-	// Done is true for the last line of an answer. Witnesses describes the runtime in it.
+	// Done is true for the last line of an answer. Its Witnesses describes the runtime.
 	Done      bool
 	Witnesses string
 }
 
-// runWatcher runs a generator and writes its events. For each pod UID that it reads it writes the statuses
-// in the cache. It returns at the end of its input.
+// runWatcher runs a generator and writes its events to out. For each line of in, it relists. If the
+// line is a pod's UID, it writes the pod's statuses in the cache. It returns when in ends.
 func runWatcher(in io.Reader, out io.Writer) error {
 	var config watcherConfig
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
@@ -76,7 +78,7 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	write := func(l line) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = encoder.Encode(l) // the test that reads it may have failed
+		_ = encoder.Encode(l) // ignored: the test that reads may have failed
 	}
 	go func() {
 		for e := range events {
@@ -106,7 +108,8 @@ func runWatcher(in io.Reader, out io.Writer) error {
 	return questions.Err()
 }
 
-// keepCapability drops all capabilities of this process but one, which is among the first 32.
+// keepCapability drops all capabilities of this process except one. That capability's number must
+// be below 32.
 func keepCapability(one int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := [2]unix.CapUserData{{Effective: 1 << one, Permitted: 1 << one}}
@@ -124,8 +127,8 @@ type awayWatcher struct {
 	name string
 	pid  int
 	in   io.WriteCloser
-	done chan string // the witnesses at the end of each answer
-	stop func()      // ends it
+	done chan string // receives the description of the runtime at the end of each answer
+	stop func()      // ends the process
 
 	mu      sync.Mutex
 	events  map[string][]line       // by container; guarded by mu
@@ -150,7 +153,7 @@ func (n *node) startWatcher(name string, config watcherConfig) *awayWatcher {
 		events: map[string][]line{}, answers: map[string]*pleg.Status{}}
 	var joined sync.WaitGroup
 	w.stop = sync.OnceFunc(func() {
-		in.Close() // the process then ends
+		in.Close() // at the end of its input, the process ends
 		joined.Wait()
 		if err := cmd.Wait(); err != nil {
 			n.t.Errorf("%s: %v", name, err)
@@ -183,8 +186,8 @@ func (w *awayWatcher) take(l line) {
 	}
 }
 
-// ask makes the watcher relist and, if a pod is named, keeps the statuses of the pod. It returns
-// the description of the runtime, which has the witnesses.
+// ask makes the watcher relist. If uid is not empty, ask also stores the cached statuses of that
+// pod. It returns the watcher's description of the runtime.
 func (w *awayWatcher) ask(uid types.UID) string {
 	w.t.Helper()
 	if _, err := fmt.Fprintln(w.in, uid); err != nil {
@@ -202,7 +205,7 @@ func (w *awayWatcher) ask(uid types.UID) string {
 	return ""
 }
 
-// has reports whether an event of a container has come.
+// has reports whether the watcher has sent an event of this kind for a container.
 func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -214,7 +217,8 @@ func (w *awayWatcher) has(id string, kind pleg.PodLifeCycleEventType) bool {
 	return false
 }
 
-// link returns an endpoint that links to the runtime's socket, in a folder without bundles.
+// link makes a symbolic link to the runtime's socket, and returns the link as an endpoint. The
+// link's folder contains no bundles.
 func (n *node) link() string {
 	n.t.Helper()
 	link := filepath.Join(n.t.TempDir(), "c.sock")

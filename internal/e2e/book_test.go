@@ -8,28 +8,28 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// life is one container or sandbox as the test made it. The times are taken before the calls, so
-// that no event may come earlier.
+// life is one container or sandbox that the test made. Each time is taken before the call to the
+// runtime, so an event with an earlier time is wrong.
 type life struct {
 	id   string
 	what string
 
-	created time.Time // when the test asked for it
-	started time.Time // when the test asked for its start; zero if never
-	mortal  time.Time // the earliest time of its death; zero while it may not die
-	removed time.Time // when the test asked for its removal; zero if not yet
-	code    int       // the exit code that it must have; -1 if not known
-	failed  bool      // true if its start failed: every outcome is right
-	crashes int64     // how often the runtime had ended at its creation or, later, at its start
-	crashed bool      // true if the runtime ended while it lived
-	// forgotten is the exit code that it may have instead, if crashed; 0 for none.
+	created time.Time // when the test asked the runtime to create it
+	started time.Time // when the test asked the runtime to start it; zero if never
+	mortal  time.Time // earliest possible time of its death; zero while nothing can end it
+	removed time.Time // when the test asked the runtime to remove it; zero if not yet
+	code    int       // the expected exit code; -1 if unknown
+	failed  bool      // true if its start failed; then every outcome is correct
+	crashes int64     // value of book.crashes when it was created or, later, started
+	crashed bool      // true if the runtime ended while it existed
+	// forgotten is another exit code that is correct if crashed is true; 0 for none.
 	forgotten int
 }
 
-// book is what a test did, to judge what the library reports.
+// book records what a test did to containers. The library's reports are compared with it.
 type book struct {
 	runtime testnode.Runtime
-	crashes func() int64 // how often the runtime has ended so far
+	crashes func() int64 // returns how often the runtime has ended
 
 	mu    sync.Mutex
 	lives map[string]*life
@@ -39,7 +39,7 @@ func newBook(r testnode.Runtime, crashes func() int64) *book {
 	return &book{runtime: r, crashes: crashes, lives: make(map[string]*life)}
 }
 
-// open enters a container or sandbox that the test asked for at created.
+// open adds a container or sandbox that the test asked for at the time created.
 func (b *book) open(id, what string, created time.Time) *life {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,12 +79,12 @@ func (b *book) close() {
 	b.lives = kept
 }
 
-// mayHaveExitedWith reports whether an exit code is right.
+// mayHaveExitedWith reports whether an exit code is correct for this container.
 func (l life) mayHaveExitedWith(code int) bool {
 	return l.failed || l.code < 0 || code == l.code || l.crashed && l.forgotten != 0 && code == l.forgotten
 }
 
-// judge returns what is wrong with a subscriber's events of one ID; empty if nothing is.
+// judge compares a subscriber's events of one ID with the book. It returns the first error, or "".
 func (b *book) judge(id string, told told) string {
 	l, ok := b.get(id)
 	if !ok {

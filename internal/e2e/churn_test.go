@@ -19,35 +19,36 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// churn makes containers live and die in a few pods, and enters what it does in the book. Its calls may
-// fail at any time, because the runtime is under fire. It then finds out what they did, and goes on.
+// churn starts and ends containers in a few pods, and records each step in the book. Faults are
+// injected into the runtime, so any call may fail. Then churn finds out what the call did, and goes
+// on.
 type churn struct {
 	client   *testnode.Client
 	fire     *fire
 	book     *book
 	audience *audience
-	pods     []*testnode.Pod // the pods that stay
+	pods     []*testnode.Pod // the pods that stay until the end
 
-	budget atomic.Int64 // lives that are left
+	budget atomic.Int64 // how many more containers and pods work may run
 	serial atomic.Int64 // makes names unique
 
 	mu     sync.Mutex
-	passed map[string]int // lives by kind, for the log
-	hits   int            // calls that failed under fire
-	lost   int            // exits that the runtime lost: see Runtime.LosesExits
-	// givenUp counts the lives that could not begin because the runtime had given up the pod: see
-	// Runtime.GivesUp.
+	passed map[string]int // how many containers and pods of each kind were run, for the log
+	hits   int            // how many calls failed because of faults
+	lost   int            // how many exits the runtime lost: see Runtime.LosesExits
+	// givenUp counts the containers that could not be created because the runtime took a live pod
+	// for dead: see Runtime.GivesUp.
 	givenUp int
 }
 
-// errGivenUp is the error of a container in a pod that the runtime has given up.
+// errGivenUp reports that the runtime took the live pod of a container for dead.
 var errGivenUp = errors.New("the runtime gave up the pod")
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
 	return &churn{client: client, fire: f, book: b, passed: make(map[string]int)}
 }
 
-// uids returns the pods that stay.
+// uids returns the UIDs of the pods that stay until the end.
 func (c *churn) uids() []types.UID {
 	var uids []types.UID
 	for _, p := range c.pods {
@@ -56,7 +57,7 @@ func (c *churn) uids() []types.UID {
 	return uids
 }
 
-// settle runs the pods that stay, each with a container that stays.
+// settle runs the pods that stay until the end. Each contains one container that also stays.
 func (c *churn) settle(ctx context.Context, pods int) error {
 	for i := range pods {
 		p, err := c.runPod(ctx, fmt.Sprintf("stays-%d", i))
@@ -75,7 +76,7 @@ func (c *churn) settle(ctx context.Context, pods int) error {
 	return nil
 }
 
-// work runs lives until the budget is used up.
+// work runs containers and pods of random kinds until the budget is used up.
 func (c *churn) work(ctx context.Context) error {
 	kinds := []struct {
 		name   string
@@ -112,7 +113,7 @@ func (c *churn) work(ctx context.Context) error {
 	return nil
 }
 
-// flash is a container that exits at once, and is removed as soon as it has exited.
+// flash runs a container that exits at once, and removes it as soon as it has exited.
 func (c *churn) flash(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
 	l, err := c.create(ctx, pod, testnode.Exit(code), "flash", code)
@@ -128,7 +129,8 @@ func (c *churn) flash(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// kept is a container that exits at once and is kept until its death is reported.
+// kept runs a container that exits at once, and removes it after its death and its exit code were
+// reported.
 func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	code := rand.IntN(100)
 	l, err := c.create(ctx, pod, testnode.Exit(code), "kept", code)
@@ -153,8 +155,8 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// killed is a container that runs until its start is reported. It is killed, by the runtime or
-// without it, and removed when its death is reported.
+// killed runs a container until its start is reported, kills it by a signal or through the runtime,
+// and removes it after its death was reported.
 func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	l, err := c.create(ctx, pod, testnode.Sleep(), "killed", 137)
 	if err != nil {
@@ -187,7 +189,7 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	return c.read(ctx, pod, l)
 }
 
-// dropped is a container that is removed while it runs.
+// dropped removes a container while it runs.
 func (c *churn) dropped(ctx context.Context, pod *testnode.Pod) error {
 	l, err := c.create(ctx, pod, testnode.Sleep(), "dropped", 137)
 	if err != nil {
@@ -199,7 +201,7 @@ func (c *churn) dropped(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// stillborn is a container that is never started.
+// stillborn creates a container and removes it without a start.
 func (c *churn) stillborn(ctx context.Context, pod *testnode.Pod) error {
 	l, err := c.create(ctx, pod, testnode.Sleep(), "stillborn", -1)
 	if err != nil {
@@ -208,7 +210,7 @@ func (c *churn) stillborn(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// podLife is a pod that is created, runs a container, and is removed.
+// podLife creates a pod, runs a container in it, and removes the pod.
 func (c *churn) podLife(ctx context.Context, _ *testnode.Pod) error {
 	pod, err := c.runPod(ctx, fmt.Sprintf("pod-%d", c.serial.Add(1)))
 	if err != nil {
@@ -260,8 +262,8 @@ func (c *churn) sandboxLife(pod *testnode.Pod) (*life, error) {
 	return l, nil
 }
 
-// runPod runs a sandbox. If a failed call left a sandbox behind, runPod removes it, and enters it
-// in the book as well.
+// runPod runs a sandbox. If a failed call left a sandbox behind, runPod records it in the book and
+// removes it.
 func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) {
 	for {
 		asked := time.Now()
@@ -296,7 +298,8 @@ func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) 
 	}
 }
 
-// create creates a container with a unique name, which shows whether a failed call was carried out.
+// create creates a container. Its name is unique, so that create can find the container after a
+// failed call.
 func (c *churn) create(
 	ctx context.Context, pod *testnode.Pod, command []string, what string, code int,
 ) (*life, error) {
@@ -323,7 +326,7 @@ func (c *churn) create(
 	}
 }
 
-// find returns the ID of the container with a name; empty if there is none.
+// find returns the ID of the container with this name, or "".
 func (c *churn) find(ctx context.Context, name string) (id string, err error) {
 	err = c.insist(ctx, func() error {
 		r, err := c.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -340,7 +343,7 @@ func (c *churn) find(ctx context.Context, name string) (id string, err error) {
 	return id, err
 }
 
-// start starts a container. If the call fails, every outcome is right.
+// start starts a container. If the call fails, every later state of the container is correct.
 func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	c.book.note(l, func(l *life) {
 		l.started, l.crashes = time.Now(), c.fire.crashes.Load()
@@ -355,18 +358,19 @@ func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	return nil
 }
 
-// mayDie records that a container may die from now on, unless it already may.
+// mayDie records that a container may die from now on. It keeps an earlier time.
 func mayDie(l *life) {
 	if l.mortal.IsZero() {
 		l.mortal = time.Now()
 	}
 }
 
-// kill ends a container that runs.
+// kill ends a running container by a signal or through the runtime.
 func (c *churn) kill(ctx context.Context, l *life) error {
 	c.book.note(l, mayDie)
 	if rand.IntN(2) == 0 {
-		// If this fails, the container has ended already or nothing answers. The runtime then stops it.
+		// If this fails, the container has already ended or the runtime does not answer. Then the
+		// runtime is asked to stop the container.
 		if pid, err := c.client.Pid(ctx, l.id); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
 			return c.awaitExit(ctx, l)
 		}
@@ -377,7 +381,6 @@ func (c *churn) kill(ctx context.Context, l *life) error {
 	return c.awaitExit(ctx, l)
 }
 
-// remove removes a container.
 func (c *churn) remove(ctx context.Context, l *life) error {
 	c.book.note(l, func(l *life) { l.removed = time.Now() })
 	err := c.insist(ctx, func() error { return c.client.Remove(ctx, l.id) })
@@ -385,13 +388,13 @@ func (c *churn) remove(ctx context.Context, l *life) error {
 	return err
 }
 
-// noteCrash records whether the runtime has ended since a container was started.
+// noteCrash records whether the runtime has ended since the container was created or started.
 func (c *churn) noteCrash(l *life) {
 	c.book.note(l, func(l *life) { l.crashed = l.crashes != c.fire.crashes.Load() })
 }
 
-// awaitExit waits until the runtime shows a container as exited. It also returns if the container's
-// start failed and it does not run, or if the runtime has lost its exit.
+// awaitExit waits until the runtime shows a container as exited. It also returns in two other
+// cases: the container's start failed and it is not running, or the runtime has lost its exit.
 func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	for deadline := time.Now().Add(patience); ; {
 		var r *runtimeapi.ContainerStatusResponse
@@ -426,8 +429,8 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until what returns true for a container's events at each eager subscriber. A lost event
-// shows here. A container whose start failed needs no event.
+// awaitTold waits until the condition what holds for a container's events at each eager subscriber.
+// It fails if an event is lost. It does not wait if the container's start failed.
 func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
 	if b, _ := c.book.get(l.id); b.failed {
 		return nil
@@ -445,7 +448,7 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 	return nil
 }
 
-// awaitCode waits until each eager subscriber has an event with a container's exit code.
+// awaitCode waits until each eager subscriber was sent an event with the container's exit code.
 func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error {
 	err := c.awaitTold(ctx, l, told.hasCode)
 	if err == nil {
@@ -453,7 +456,7 @@ func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error
 	}
 	var cached []string
 	for _, cache := range c.audience.caches {
-		s, _ := cache.Get(pod.UID) // Get returns a status with an error too
+		s, _ := cache.Get(pod.UID) // Get may return a status together with an error
 		if st := containerIn(s, l.id); st != nil {
 			cached = append(cached, fmt.Sprintf("%s with code %d", st.State, st.ExitCode))
 		}
@@ -461,9 +464,9 @@ func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error
 	return fmt.Errorf("no event has the exit code, and the caches have %q: %w", cached, err)
 }
 
-// hasLost reports whether the runtime has lost the end of a container, as one with LosesExits may:
-// it was killed while the container lived, and shows it as unknown. From then on, every report of
-// the container is right.
+// hasLost reports whether the runtime has lost the end of a container. This can happen if
+// Runtime.LosesExits is true: the runtime was killed during the container's life, and now shows the
+// container as unknown. From then on, every event of the container counts as correct.
 func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	c.noteCrash(l)
 	if b, _ := c.book.get(l.id); !c.fire.daemon.Runtime().LosesExits || !b.crashed || b.mortal.IsZero() {
@@ -480,8 +483,8 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read reads a pod from each cache, newer than now. It checks that the status shows what is known
-// to have happened to a container: a reader never sees the past.
+// read waits in each cache for a status of a pod that is observed after the call. It fails if the
+// status does not show the last change that the test made to the container.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	for _, cache := range c.audience.caches {
 		if err := c.readFrom(ctx, cache, pod, l); err != nil {
@@ -500,7 +503,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 		return fmt.Errorf("lost: a reader of pod %s waits for ever: %w", pod.UID, reading.Err())
 	}
 	if err != nil {
-		return nil // an inspection failed, because the runtime is under fire
+		return nil // an inspection failed because of a fault
 	}
 	st := containerIn(s, l.id)
 	switch {
@@ -518,7 +521,7 @@ func (c *churn) readFrom(ctx context.Context, cache *pleg.PodCache, pod *testnod
 	return nil
 }
 
-// insist repeats a call until it works.
+// insist repeats a call until it succeeds or has failed too often.
 func (c *churn) insist(ctx context.Context, call func() error) error {
 	for failures := 0; ; failures++ {
 		err := call()
@@ -534,7 +537,7 @@ func (c *churn) insist(ctx context.Context, call func() error) error {
 	}
 }
 
-// unwrapped finds the gRPC error in an error.
+// unwrapped returns the gRPC error inside err, or err itself.
 func unwrapped(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &s) {
@@ -543,7 +546,7 @@ func unwrapped(err error) error {
 	return err
 }
 
-// recover waits, after a failed call, until the runtime answers again.
+// recover counts a failed call, and waits until the runtime answers again.
 func (c *churn) recover(ctx context.Context, cause error) error {
 	c.mu.Lock()
 	c.hits++

@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter on a real runtime conforms to Runtime.
+// The adapter passes the conformance tests of pleg.Runtime on a real runtime. The conformance tests
+// report a pod that does not exist.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod
@@ -22,8 +23,8 @@ func TestAdapterConforms(t *testing.T) {
 	n.run(running, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	n.run(running, testnode.Container{Name: "sidecar", Command: testnode.Sleep()})
 	ended = n.runPod("ended")
-	// Several exit at once, because a runtime's statuses of them are odd at times, such as an end
-	// before the start.
+	// If several containers exit at once, some runtimes show odd statuses, such as an end before
+	// the start.
 	for i := range 5 {
 		n.awaitExit(n.run(ended, testnode.Container{Name: fmt.Sprintf("app-%d", i), Command: testnode.Exit(i)}))
 	}
@@ -37,7 +38,7 @@ func TestAdapterConforms(t *testing.T) {
 	}
 }
 
-// The health report agrees with what the test did.
+// The health report is correct while the runtime is idle, stuck, dead, and running again.
 func TestHealthReport(t *testing.T) {
 	n := newNode(t)
 	promised := n.daemon.Runtime()
@@ -51,7 +52,7 @@ func TestHealthReport(t *testing.T) {
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()
-	// Readers and calls of a moment ago may just be ending.
+	// Wait, because readers and calls that have just ended may still be counted.
 	n.eventually("a report of an idle node", func() string {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":
@@ -77,12 +78,12 @@ func TestHealthReport(t *testing.T) {
 	t.Attr(attrStream, string(report.Stream.State))
 	t.Attr(attrLists, map[bool]string{true: "streaming", false: "plain"}[promised.StreamingLists])
 
-	// A stuck runtime: the report has the call and the reader that waits.
+	// If the runtime is stuck, the report lists the call in flight and counts the blocked reader.
 	n.must(n.daemon.Freeze())
 	reading, stop := context.WithCancel(n.ctx)
 	var read sync.WaitGroup
-	// The signal may take a moment to stop every thread, so one read may still be answered. A later
-	// one is not.
+	// SIGSTOP may need a moment to stop every thread. Until then, the runtime may still answer
+	// reads.
 	read.Go(func() {
 		for reading.Err() == nil {
 			_, _, _ = n.cache.LookupNewerThan(reading, pod.UID, time.Now())
@@ -111,7 +112,7 @@ func TestHealthReport(t *testing.T) {
 		return ""
 	})
 
-	// A runtime that is gone: the report has the error, and the stream's state.
+	// If the runtime was killed, the report contains the error and the state of the event stream.
 	n.must(n.daemon.Kill())
 	n.eventually("a report of a runtime that is gone", func() string {
 		r := n.pleg.HealthReport()

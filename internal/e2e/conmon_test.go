@@ -14,9 +14,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// If conmon is killed before its container ends, it writes no exit file, and CRI-O shows the code
-// -1 after a restart. Such an end counts as unseen. If the file comes later, a generator that reads
-// it has the code from then on.
+// If conmon is killed before its container ends, no exit file is written. After a restart, CRI-O
+// then shows exit code -1, and the library reports the end without an exit code. If the exit file
+// appears later, a generator that reads exit files reports the code from then on.
 func TestConmonIsKilled(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() == "" {
@@ -67,7 +67,8 @@ func TestConmonIsKilled(t *testing.T) {
 	before.eachDiedOnce()
 }
 
-// hasEnd waits until the cache has the end of a container: with its code if it was seen, and otherwise without one.
+// hasEnd waits until the cache shows the end of a container. If seen is true, it waits for the exit
+// code, too; if seen is false, the cache must have no exit code.
 func (w *watcher) hasEnd(uid types.UID, id string, code int, seen bool) {
 	w.t.Helper()
 	w.eventually("the end of "+id, func() string {

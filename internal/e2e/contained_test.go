@@ -15,12 +15,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// containedVariable with the value yes makes TestExitsWhileTheRuntimeIsAway run its generators like
-// the agents of the DaemonSet in plegwatch/deploy/. Each is in a cgroup of a pod, with a cgroup
-// namespace of its own, the runtime's directory as its only mount, read-only, and one capability.
+// containedVariable is an environment variable. If its value is yes, TestExitsWhileTheRuntimeIsAway
+// runs its generators like the agents of the DaemonSet in plegwatch/deploy/. Each generator then
+// runs in a pod's cgroup and its own cgroup namespace, with one capability. Only the runtime's
+// directories are mounted, read-only.
 const containedVariable = "PLEG_E2E_CONTAINED"
 
-// contained runs a generator, in a container if containedVariable asks for that.
+// contained runs a generator. If containedVariable is set, the generator runs in a container.
 func contained(run func() error) error {
 	state, err := stateFolder()
 	switch value := os.Getenv(containedVariable); {
@@ -36,8 +37,8 @@ func contained(run func() error) error {
 	return run()
 }
 
-// stateFolder returns the folder of the runtime's socket. It is empty if the socket is a link,
-// because the generator must find no bundles next to a link.
+// stateFolder returns the folder of the runtime's socket. It returns "" if the socket is a link,
+// because the generator must not find bundles next to a link.
 func stateFolder() (string, error) {
 	var config watcherConfig
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {
@@ -50,8 +51,8 @@ func stateFolder() (string, error) {
 	return filepath.Dir(socket), nil
 }
 
-// mountsFor are the folders that a node has below the directory of its runtime. The last two have
-// the shims' sockets.
+// mountsFor returns the folders of a runtime that are mounted into the container. The last two
+// contain the sockets of shims.
 func mountsFor(state string) []string {
 	return []string{state, filepath.Join(filepath.Dir(state), "s"), "/run/containerd"}
 }
@@ -62,7 +63,7 @@ func container(state string) error {
 	cgroup := filepath.Join("/sys/fs/cgroup/kubepods/burstable/pod"+string(testnode.NewUID()), id)
 	err := os.MkdirAll(cgroup, 0o755)
 	if err == nil {
-		// The first process of a PID namespace has the PID 1 in it; 0 always names the writing process.
+		// Write 0, which means this process. In its own PID namespace, this process has the PID 1.
 		err = os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0o600)
 	}
 	for _, dir := range mountsFor(state) {
@@ -78,7 +79,7 @@ func container(state string) error {
 	return cmd.Run()
 }
 
-// enter restricts this process to what a container has.
+// enter restricts this process to the mounts and the capability of an agent's container.
 func enter(state string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -109,14 +110,15 @@ func enter(state string) error {
 	return boundCapabilities(unix.CAP_DAC_OVERRIDE)
 }
 
-// boundCapabilities drops all capabilities but one from the bounding set; see keepCapability.
+// boundCapabilities drops all capabilities except one from the bounding set. See also
+// keepCapability.
 func boundCapabilities(one uintptr) error {
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
 		if c == one {
 			continue
 		}
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errno != 0 && errno != unix.EINVAL { // EINVAL: the kernel does not have it
+		if errno != 0 && errno != unix.EINVAL { // EINVAL: the kernel does not know c
 			return fmt.Errorf("dropping capability %d: %w", c, errno)
 		}
 	}

@@ -17,14 +17,15 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// toldExits are the exits that a runtime reported, by container, and when.
+// toldExits stores the exits that a runtime reported, and the time of each container's first
+// report.
 type toldExits struct {
 	mu    sync.Mutex
 	exits map[string][]pleg.ContainerExit
 	first map[string]time.Time
-	ends  map[string]time.Time // when CRI's own event came
+	ends  map[string]time.Time // the time of CRI's own event, by container
 	ended chan error           // receives the error of the watch
-	// witnesses describes the runtime and its witnesses.
+	// witnesses returns a description of the runtime and of its sources of exits.
 	witnesses func() string
 }
 
@@ -59,7 +60,8 @@ func (e *toldExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsC
 	}
 }
 
-// watchExits watches the runtime's exits until the test ends.
+// watchExits watches the runtime's exit events until the test ends. If endings is true, it also
+// reads CRI's events.
 func (n *node) watchExits(endings bool) *toldExits {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()),
@@ -91,8 +93,8 @@ func (n *node) watchExits(endings bool) *toldExits {
 	return told
 }
 
-// Each exit of a container is reported once, with its code and time, before CRI reports it in any
-// way. The exit of a command in the container is not reported.
+// Each exit of a container is reported once, with its exit code and time, before CRI reports it.
+// The exit of a command that runs in the container is not reported.
 func TestExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(n.daemon.Runtime().Events)
@@ -127,8 +129,8 @@ func TestExitEvents(t *testing.T) {
 		told.mu.Lock()
 		first := told.first[id]
 		told.mu.Unlock()
-		// The stamps are from different witnesses. All are later than the signal, and the exit's
-		// stamp is earlier than its report.
+		// The two end times have different sources. Both must be after the signal. The exit event's
+		// time must be before its report.
 		shown := time.Unix(0, r.Status.FinishedAt)
 		for _, end := range []time.Time{exit.FinishedAt, shown} {
 			if end.Before(signalled.Add(-n.daemon.Runtime().EarlyBy)) {
@@ -165,7 +167,7 @@ func TestExitEvents(t *testing.T) {
 			measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
 	n.must(n.client.StopPod(n.ctx, pod))
-	if n.daemon.ExitsDir() == "" { // CRI-O's sandboxes have no process here
+	if n.daemon.ExitsDir() == "" { // the sandboxes of CRI-O have no process in this test
 		n.eventually("the sandbox's exit", func() string {
 			if len(told.of(pod.SandboxID)) == 0 {
 				return "not reported"
@@ -175,7 +177,8 @@ func TestExitEvents(t *testing.T) {
 	}
 }
 
-// A command may have its container's ID, but its exit is not the container's.
+// If a command in a container has the container's ID, its exit is not reported as the container's
+// exit.
 func TestExecWithTheContainersID(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() != "" {
@@ -195,8 +198,8 @@ func TestExecWithTheContainersID(t *testing.T) {
 	w.eachDiedOnce()
 }
 
-// Exits while the runtime is away are reported all the same: by conmon's file on CRI-O, by the shim
-// on containerd.
+// If a container exits while the runtime is away, its exit is reported all the same: by conmon's
+// exit file on CRI-O, by the shim on containerd.
 func TestExitEventsAcrossARestart(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -220,7 +223,8 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	}
 }
 
-// watcher is a generator, and a reader of its events that never waits for the test.
+// watcher is a generator with a reader that receives all events at once, even while the test is
+// busy.
 type watcher struct {
 	*node
 	generator *pleg.GenericPLEG
@@ -229,13 +233,13 @@ type watcher struct {
 	deaths    map[string]int
 }
 
-// received is an event, and when it came.
+// received is an event, and the time when it was received.
 type received struct {
 	*pleg.PodLifecycleEvent
 	at time.Time
 }
 
-// newWatcher starts a generator on the node, with the runtime's exit events or without.
+// newWatcher starts a generator on the node, with or without the runtime's exit events.
 func (n *node) newWatcher(exitEvents bool, options ...pleg.Option) *watcher {
 	n.t.Helper()
 	opts := []cri.Option{cri.WithLogger(testLogger(n.t))}
@@ -280,7 +284,7 @@ func (n *node) newWatcher(exitEvents bool, options ...pleg.Option) *watcher {
 	return w
 }
 
-// next returns the next event of a type and container, and counts the deaths before it.
+// next returns the next event of this type and container. It counts all deaths that it reads.
 func (w *watcher) next(kind pleg.PodLifeCycleEventType, id string) received {
 	w.t.Helper()
 	for {
@@ -302,7 +306,7 @@ func (w *watcher) count(e received) {
 	}
 }
 
-// eachDiedOnce fails the test if a container has died twice.
+// eachDiedOnce fails the test if a container's death was reported twice.
 func (w *watcher) eachDiedOnce() {
 	w.t.Helper()
 	for len(w.read) > 0 {
@@ -315,8 +319,8 @@ func (w *watcher) eachDiedOnce() {
 	}
 }
 
-// A generator delivers a death as soon as a bare reader of the runtime's exits has it, once and
-// with its code. The runtime's status then confirms it.
+// With exit events, a generator reports each death once, with its exit code, and as soon as a bare
+// reader of the runtime's exits. Later the runtime's status confirms the death.
 func TestDeathsByExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)
@@ -356,7 +360,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 			return "not in the cache"
 		})
 	}
-	time.Sleep(3 * time.Second) // until late reasons are known
+	time.Sleep(3 * time.Second) // late reasons and second reports would come by now
 	w.eachDiedOnce()
 	if unconfirmed < 15 {
 		t.Errorf("%d of 20 deaths were reported by exit events", unconfirmed)
@@ -369,9 +373,9 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 }
 
-// A stuck container blocks, on containerd, every list. Deaths in other pods are still delivered,
-// with exit events at once and without them within some periods. The stuck pod is named within five
-// seconds. When the container is released, everything is as before.
+// On containerd, a stuck container blocks every list. Deaths in other pods are still reported: at
+// once with exit events, within some periods without them. The stuck pod is named within five
+// seconds. After the container's release, the health report is clean again.
 func TestDeathsBesideAWedgedContainer(t *testing.T) {
 	const pods = 20
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {
@@ -421,10 +425,11 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 			t.Logf("end → ContainerDied, of %d: p50 %s, p90 %s, max %s; as before %v after the end", pods,
 				measure.Milliseconds(delivered.Quantile(0.5)), measure.Milliseconds(delivered.Quantile(0.9)),
 				measure.Milliseconds(delivered.Quantile(1)), time.Since(healed).Round(time.Millisecond))
-			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound { // even on a busy machine
+			// This limit holds even on a busy machine.
+			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound {
 				t.Errorf("p90 is %v", delivered.Quantile(0.9))
 			}
-			time.Sleep(3 * time.Second) // for deaths that are delivered twice
+			time.Sleep(3 * time.Second) // a second report of a death would come by now
 			w.eachDiedOnce()
 		})
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// fire injects faults into a runtime while containers live and die in it.
+// fire injects faults into a runtime while containers start and end on it.
 type fire struct {
 	daemon *testnode.Daemon
 	// crashes counts how often the runtime was killed or terminated.
 	crashes atomic.Int64
 
 	mu    sync.Mutex
-	done  map[string]int // faults by name, for the log
+	done  map[string]int // how often each fault was injected, for the log
 	mutes []*mute
 }
 
@@ -29,8 +29,8 @@ func newFire(d *testnode.Daemon) *fire {
 	return &fire{daemon: d, done: make(map[string]int)}
 }
 
-// burn injects every fault once, in random order, and goes on until enough is closed. The runtime
-// serves when burn returns.
+// burn injects every fault at least once, in random order, and goes on until enough is closed. When
+// burn returns, the runtime is serving.
 func (f *fire) burn(ctx context.Context, enough <-chan struct{}) (err error) {
 	defer func() {
 		err = errors.Join(err, f.daemon.Restart(ctx))
@@ -94,7 +94,7 @@ func (f *fire) end(end func() error) error {
 	return end()
 }
 
-// killTwice kills the runtime again while it recovers.
+// killTwice kills the runtime, starts it, and kills it again during its recovery.
 func (f *fire) killTwice(ctx context.Context) error {
 	if err := f.end(f.daemon.Kill); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (f *fire) killTwice(ctx context.Context) error {
 	return f.restart(ctx, f.daemon.Kill)
 }
 
-// replaceSocket kills the runtime, and a mute listens at its socket until the runtime comes back
-// and replaces that socket. Clients that have connected to the mute stay connected to it.
+// replaceSocket kills the runtime and starts a mute listener at its socket. Then the restarted
+// runtime replaces the socket. Clients of the mute listener stay connected to it.
 func (f *fire) replaceSocket(ctx context.Context) error {
 	if err := f.end(f.daemon.Kill); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (f *fire) replaceSocket(ctx context.Context) error {
 	return f.daemon.Restart(ctx)
 }
 
-// mute is a listener that accepts and never answers.
+// mute is a listener that accepts connections and never answers.
 type mute struct {
 	listener net.Listener
 	accepted sync.WaitGroup
@@ -135,7 +135,8 @@ func listenMute(path string) (*mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The path belongs to the runtime again by the time this listener is closed.
+	// Do not delete the path when this listener is closed: by then, the runtime's new socket is
+	// there.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	m := &mute{listener: l}
 	m.accepted.Go(func() {

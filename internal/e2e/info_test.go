@@ -17,12 +17,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// ContainerInfo and SandboxInfo return what the kernel shows of the processes.
+// ContainerInfo and SandboxInfo return the same facts about a process as the kernel does.
 func TestInfo(t *testing.T) {
 	n := newNode(t)
 	n.addNetwork()
 	var pod *testnode.Pod
-	n.eventually("a pod with a network", func() string { // the runtime must see the network's configuration first
+	// The first calls may fail: the runtime must first read the configuration of the network.
+	n.eventually("a pod with a network", func() string {
 		var err error
 		pod, err = n.client.RunPodIn(n.ctx, "e2e", "info", &runtimeapi.NamespaceOption{
 			Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_POD,
@@ -35,7 +36,7 @@ func TestInfo(t *testing.T) {
 	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.Sleep()})
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
 	defer cancel()
-	container, err := n.runtime.ContainerInfo(ctx, id[:13]) // a prefix will do
+	container, err := n.runtime.ContainerInfo(ctx, id[:13]) // a prefix of the ID is enough
 	n.must(err)
 	sandbox, err := n.runtime.SandboxInfo(ctx, pod.SandboxID[:13])
 	n.must(err)
@@ -76,7 +77,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// sameFile returns nil if two paths lead to one file, and otherwise why not.
+// sameFile returns nil if two paths lead to the same file.
 func sameFile(a, b string) error {
 	one, err := os.Stat(a)
 	other, err2 := os.Stat(b)
@@ -89,7 +90,7 @@ func sameFile(a, b string) error {
 	return nil
 }
 
-// addNetwork gives pods a network: a CNI plugin that makes nothing, and returns an address.
+// addNetwork configures a network for pods. Its CNI plugin only returns an address.
 func (n *node) addNetwork() {
 	n.t.Helper()
 	const script = `#!/bin/sh

@@ -13,16 +13,16 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// entry is an event as a subscriber got it.
+// entry is an event that a subscriber received.
 type entry struct {
 	*pleg.PodLifecycleEvent
-	id     string // the container or sandbox; empty for PodSync
+	id     string // of the container or sandbox; empty for PodSync
 	at     time.Time
-	status *pleg.PodStatus // what the cache held when the event came
+	status *pleg.PodStatus // the cached status of the pod when the event was received
 }
 
-// journal is what a subscriber read. It checks every event against rules 1 and 3 of the contract,
-// which hold whatever happens on the node.
+// journal stores the events of a subscriber. It checks every event against rules 1 and 3 of the
+// contract, because they hold whatever happens on the node.
 type journal struct {
 	cache *pleg.PodCache
 
@@ -33,7 +33,7 @@ type journal struct {
 
 func newJournal(cache *pleg.PodCache) *journal { return &journal{cache: cache} }
 
-// read enters events until the channel is closed or ctx ends.
+// read stores events until the channel is closed or ctx ends.
 func (j *journal) read(ctx context.Context, events <-chan *pleg.PodLifecycleEvent) {
 	for {
 		select {
@@ -60,7 +60,8 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	// An exit event causes no inspection: lists may have confirmed the status since its TimeStamp.
+	// Exit events are left out. They cause no inspection, so the status may be older than the list
+	// that confirmed it.
 	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)
@@ -108,7 +109,7 @@ func (j *journal) of(id string) []entry {
 	return es
 }
 
-// event returns the event of a type for a container, which must be there.
+// event returns a container's first event of a type. It panics if there is none.
 func (j *journal) event(id string, typ pleg.PodLifeCycleEventType) entry {
 	for _, e := range j.of(id) {
 		if e.Type == typ {
@@ -133,7 +134,7 @@ func typesOf(es []entry, id string) []pleg.PodLifeCycleEventType {
 	return types
 }
 
-// deaths returns the pods of the containers and sandboxes that have died.
+// deaths returns, for each container and sandbox that died, the UID of its pod.
 func (j *journal) deaths() map[string]types.UID {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,7 +147,7 @@ func (j *journal) deaths() map[string]types.UID {
 	return pods
 }
 
-// ids returns the containers and sandboxes that have events.
+// ids returns the IDs of all containers and sandboxes with events.
 func (j *journal) ids() map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -159,7 +160,6 @@ func (j *journal) ids() map[string]bool {
 	return ids
 }
 
-// len is how many events there are.
 func (j *journal) len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -183,7 +183,7 @@ func (j *journal) String() string {
 	return b.String()
 }
 
-// has reports whether there is an event of a type for a container.
+// has reports whether a container has an event of this type.
 func (j *journal) has(id string, typ pleg.PodLifeCycleEventType) bool {
 	return slices.Contains(j.types(id), typ)
 }

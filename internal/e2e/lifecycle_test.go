@@ -17,8 +17,8 @@ const (
 	removed = pleg.ContainerRemoved
 )
 
-// Containers end in every way. Their events come in order, and the cache has the exit code and the
-// reason when the event of a death comes.
+// A container may complete, fail or be killed. In each case its events come in order. When the
+// event of its death comes, the cache already contains the exit code and the reason.
 func TestContainersLiveAndDie(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("lives")
@@ -68,7 +68,8 @@ func TestContainersLiveAndDie(t *testing.T) {
 	}
 }
 
-// A container that exits at once may be over before any list. Its death is still reported, once.
+// If a container exits at once, it may have ended before any list. Its death is still reported,
+// once.
 func TestContainerThatExitsAtOnce(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("short")
@@ -86,7 +87,8 @@ func TestContainerThatExitsAtOnce(t *testing.T) {
 	}
 }
 
-// A created container has no events until it is started or removed, but it is in the cache.
+// A container that was created but not started is in the cache. It has no events until it is
+// removed.
 func TestContainerThatIsNeverStarted(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("created")
@@ -102,8 +104,8 @@ func TestContainerThatIsNeverStarted(t *testing.T) {
 	n.await(id, died, removed)
 }
 
-// A container is restarted as the kubelet does it: a new container of the same name has a higher
-// restart count, and the old one is removed later.
+// If a container is restarted as the kubelet does it, both containers are in the status until the
+// old one is removed. The new one has the same name and a higher restart count.
 func TestContainerRestarts(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("restarts")
@@ -137,8 +139,8 @@ func TestContainerRestarts(t *testing.T) {
 	n.await(second, started)
 }
 
-// When a pod is removed, its containers and its sandbox die and are removed. Readers of the cache
-// then get an empty status.
+// If a pod is removed, its containers and its sandbox die and are removed. After that, the cache
+// returns an empty status of the pod.
 func TestPodIsRemoved(t *testing.T) {
 	n := newNode(t)
 	pod, other := n.runPod("goes"), n.runPod("stays")
@@ -171,8 +173,8 @@ func TestPodIsRemoved(t *testing.T) {
 	n.await(other.SandboxID, started)
 }
 
-// A pod's sandbox dies and is made anew under the same UID. The pod has both, the newest first,
-// until the old one is removed.
+// If a pod's sandbox dies and is replaced under the same UID, the status contains both sandboxes,
+// the newest first. When the old sandbox is removed, only the new one is left.
 func TestSandboxIsRecreated(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("again")
@@ -205,7 +207,8 @@ func TestSandboxIsRecreated(t *testing.T) {
 	}
 }
 
-// A generator that starts on a used node, and a subscriber that comes late, begin with what exists.
+// If a generator starts on a used node, or a subscriber comes late, its first events describe the
+// existing containers.
 func TestLateSubscriberLearnsThePresent(t *testing.T) {
 	n := newBareNode(t)
 	pod := n.runPod("early")

@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The attributes of tests for the table of cmd/runtimes.
+// These are attributes of tests. The table of cmd/runtimes shows their values.
 const (
 	attrRuntime  = "runtime"
 	attrLists    = "lists"

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meters has the metrics of a generator and its adapter.
+// meters contains the metrics of a generator and its adapter.
 type meters struct{ *prometheus.Registry }
 
 func newMeters() meters { return meters{prometheus.NewRegistry()} }
@@ -39,7 +39,7 @@ func (m meters) sum(t *testing.T, name string, labels ...string) (sum float64) {
 	return sum
 }
 
-// checkBadData fails the test if data of the real runtime counted as bad.
+// checkBadData fails the test if data of the real runtime was counted as bad.
 func (m meters) checkBadData(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"pleg_bad_data_total", "pleg_cri_bad_items_total"} {
@@ -49,7 +49,7 @@ func (m meters) checkBadData(t *testing.T) {
 	}
 }
 
-// story summarizes the metrics, for a log.
+// story returns a summary of the metrics, for a log.
 func (m meters) story(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

@@ -25,9 +25,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// notModelled are the fields that the models leave out, and why. All others must match. Tests of package
-// criserver cover what the script cannot show: durations, the order of two things at the same moment, what
-// is lost when a reader leaves or stalls, and the addresses of pods, which are on the host's network here.
+// notModelled are the CRI fields that the models leave out, each with the reason. All other fields
+// must match. Tests of package criserver cover what the script cannot show: durations, the order of
+// events at the same moment, lost events of readers that leave or stall, and addresses of pods.
 var notModelled = map[protoreflect.FullName]string{
 	"runtime.v1.PodSandboxStatusResponse.info": "containerd sends it though nobody asked",
 	"runtime.v1.PodSandboxStatus.linux":        noKernel,
@@ -53,35 +53,35 @@ type stage struct {
 	*testnode.Client
 	*recorder
 	pods map[string]*testnode.Pod
-	ids  map[string]string // containers, by their names in the script
+	ids  map[string]string // container IDs, by name in the script
 
 	// killer returns a function that kills a container's process without the runtime.
 	killer func(id string) (kill func() error, err error)
 	// whileDown calls a function while the runtime does not run.
 	whileDown func(func() error) error
-	// settled returns a look when everything has happened. want is the look of the model; nil on
-	// the model's own stage.
+	// settled waits until the effects of a call have ended, and returns the state of the runtime.
+	// The argument want is the state that the model showed; nil if the stage is the model.
 	settled func(want []string) ([]string, error)
 }
 
 // scene is one call of the script.
 type scene struct {
 	name string
-	racy bool     // see recorder
-	not  []string // the runtimes that skip it
+	racy bool     // true if the order of events may differ: see recorder
+	not  []string // the runtimes that skip this call
 	do   func(ctx context.Context, s *stage) error
 }
 
-// polite exits with 7 on SIGTERM.
+// polite is a command that exits with 7 on SIGTERM.
 var polite = testnode.Script("trap 'exit 7' TERM", "sleep 1000000 & wait")
 
 // absent is a command that does not exist.
 var absent = []string{"/absent"}
 
-// eater is a command that uses up its container's memory, and is killed for that.
+// eater is a command that uses up the memory of its container. Then the kernel kills it.
 var eater = testnode.Script("x=aaaaaaaaaaaaaaaa", "while :; do x=$x$x; done")
 
-// script has every call that changes something, in the states that make a difference.
+// script contains every call that changes something, in every state that can change its result.
 var script = []scene{
 	runPod("a"),
 	create("a/app.0", polite),
@@ -121,7 +121,7 @@ var script = []scene{
 	create("a/idle.2", polite),
 	stopPod("a").aRace(),
 	stopPod("a"),
-	// containerd 2.0 to 2.2 create it anyway; the model is 2.4.
+	// containerd 2.0 to 2.2 create this container. The model follows 2.4, which does not.
 	create("a/late.0", polite).notOn("containerd-2.0", "containerd-2.1", "containerd-2.2"),
 	remove("a/app.3"),
 	removePod("a").aRace(),
@@ -207,7 +207,7 @@ func removePod(name string) scene {
 	})
 }
 
-// create creates a container; its name has the pod, the container's name and its attempt.
+// create creates a container. Its name is POD/CONTAINER.ATTEMPT.
 func create(name string, command []string) scene {
 	return createWith(testnode.Container{Command: command}, name)
 }
@@ -272,8 +272,8 @@ func killed(name string) scene {
 	})
 }
 
-// TestModelIsTheRuntime plays one script on a real runtime and on criserver's model of it. After
-// every call, its error, the events, the lists and the statuses must be the same.
+// TestModelIsTheRuntime plays one script on a real runtime and on criserver's model of the runtime.
+// After every call, both must show the same error, events, lists and statuses.
 func TestModelIsTheRuntime(t *testing.T) {
 	runtime, err := testnode.Chosen()
 	if err != nil {
@@ -311,7 +311,7 @@ func modelOf(r testnode.Runtime) criserver.Model {
 	return criserver.Containerd2
 }
 
-// play plays a scene, and returns its answer and the look after it.
+// play plays a scene. It returns the answer of the call, and then the state of the runtime.
 func (s *stage) play(t *testing.T, scene scene, want []string) []string {
 	t.Helper()
 	s.racy = scene.racy
@@ -332,7 +332,6 @@ func newStage(client *testnode.Client, shuffled bool) *stage {
 		pods: make(map[string]*testnode.Pod), ids: make(map[string]string)}
 }
 
-// listen opens the event stream.
 func (s *stage) listen(ctx context.Context) error {
 	stream, err := s.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
 	if err == nil {
@@ -341,7 +340,7 @@ func (s *stage) listen(ctx context.Context) error {
 	return err
 }
 
-// modelStage is a stage with a model, in a bubble.
+// modelStage returns a stage with a model of the runtime. It runs in a synctest bubble.
 func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	var server *criserver.Server
 	var listener *bufconn.Listener
@@ -373,7 +372,7 @@ func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	}
 	s.whileDown = func(do func() error) error {
 		server.Down()
-		synctest.Wait() // otherwise the stream would open on the connection that is ending
+		synctest.Wait() // otherwise the stream could open on the old connection, which is ending
 		if err := do(); err != nil {
 			return err
 		}
@@ -393,7 +392,7 @@ func modelStage(t *testing.T, model criserver.Model, shuffled bool) *stage {
 	return s
 }
 
-// findCommand and runCommand are the model's shell.
+// findCommand and runCommand imitate the shell in the model's containers.
 func findCommand(model criserver.Model) func(p *criserver.Process) error {
 	text := fmt.Sprintf("failed to create shim task: OCI runtime create failed: runc create failed: "+
 		"unable to start container process: exec: %q: stat %s: no such file or directory", absent[0], absent[0])
@@ -422,7 +421,7 @@ func runCommand(ctx context.Context, p *criserver.Process) int {
 	}
 }
 
-// realStage is a stage with the chosen runtime.
+// realStage returns a stage with the chosen runtime.
 func realStage(t *testing.T, shuffled bool) *stage {
 	n := newBareNode(t)
 	s := newStage(n.client, shuffled)
@@ -443,11 +442,12 @@ func realStage(t *testing.T, shuffled bool) *stage {
 	return s
 }
 
-// quiet is how long a runtime must have shown the wanted look. Later changes are seen after the next call.
+// quiet is how long the runtime must show the expected state before the next call.
 const quiet = 100 * time.Millisecond
 
-// patiently returns a function that waits until the runtime shows the wanted look, and keeps showing it. If
-// that does not come, the function returns the last look, and waits less from then on.
+// patiently returns a function that waits until the runtime shows the expected state for the time
+// quiet. If this takes more than 30 seconds, the function returns the last state. Later calls then
+// wait for only one second.
 func (s *stage) patiently(ctx context.Context) func(want []string) ([]string, error) {
 	patience := 30 * time.Second
 	return func(want []string) ([]string, error) {

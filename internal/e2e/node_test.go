@@ -21,30 +21,30 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// patience is how long a test waits for something that must come. It does not measure speed,
-// because the machine may be busy.
+// patience is how long a test waits for a result. It is long, and no measure of speed, because the
+// machine may be busy.
 const patience = 2 * time.Minute
 
-// each bounds one test; go test's own bound is for all tests together.
+// each is the limit for one test. The limit of go test is for all tests together.
 var each = flag.Duration("each", 10*time.Minute, "how long a test may run before it ends the program")
 
 // node is a container runtime that the library watches.
 type node struct {
 	t      *testing.T
-	ctx    context.Context // the test's
+	ctx    context.Context // the test's context
 	daemon *testnode.Daemon
 	client *testnode.Client // for the test's own calls
 
-	reconnect func() // reconnects a proxy after a restart; set by the test that has one
+	reconnect func() // reconnects the test's proxy, if there is one, after a restart
 
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
 	pleg    *pleg.GenericPLEG
-	journal *journal // what Watch delivered
+	journal *journal // the events that Watch delivered
 	meters  meters
 }
 
-// newNode starts a runtime with a generator on it. Both end with the test.
+// newNode starts a runtime and a generator on it. Both end with the test.
 func newNode(t *testing.T, opts ...pleg.Option) *node {
 	t.Helper()
 	n := newBareNode(t)
@@ -65,7 +65,7 @@ func newBareNode(t *testing.T) *node {
 	return n
 }
 
-// watch starts a generator on the node.
+// watch starts a generator on the node, without exit events.
 func (n *node) watch(opts ...pleg.Option) {
 	n.t.Helper()
 	n.watchOver([]cri.Option{cri.WithoutExitEvents()}, opts...)
@@ -133,7 +133,7 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until missing returns ""; until then, missing returns what is missing.
+// eventually waits until missing returns "". Any other result describes what is missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string
@@ -155,8 +155,8 @@ func (n *node) awaitHealthy() {
 	})
 }
 
-// await waits until the journal holds the given types of events, in this order
-// and no others, for a container or sandbox.
+// await waits until the journal contains exactly these types of events, in this order, for a
+// container or sandbox.
 func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
 	n.t.Helper()
 	n.eventually(fmt.Sprintf("events %v of %.12s", want, id), func() string {
@@ -171,7 +171,7 @@ func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
 	})
 }
 
-// status returns a pod's status that is newer than now.
+// status waits for a status of a pod that is observed after the call, and returns it.
 func (n *node) status(uid types.UID) *pleg.PodStatus {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
@@ -183,8 +183,7 @@ func (n *node) status(uid types.UID) *pleg.PodStatus {
 	return s
 }
 
-// container returns the status of one container, in a pod's status that is newer
-// than now.
+// container is like status, but returns the status of one container.
 func (n *node) container(uid types.UID, id string) *pleg.Status {
 	n.t.Helper()
 	s := containerIn(n.status(uid), id)
@@ -217,7 +216,7 @@ func (n *node) run(p *testnode.Pod, c testnode.Container) string {
 	return id
 }
 
-// must fails the test if one of its own steps has failed.
+// must fails the test if err is not nil.
 func (n *node) must(err error) {
 	n.t.Helper()
 	if err != nil {
@@ -225,8 +224,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// signal ends a container with a signal to its process, without the runtime. It repeats the signal
-// until the process has gone, because a new shell may not have set its trap yet.
+// signal sends a signal to the process of a container, without the runtime. It repeats the signal
+// until the process has ended, because a new shell may not have set its trap yet.
 func (n *node) signal(id string, s unix.Signal) {
 	n.t.Helper()
 	pid, err := n.client.Pid(n.ctx, id)
@@ -244,7 +243,7 @@ func (n *node) signalPid(pid int, s unix.Signal) {
 	n.t.Fatalf("process %d does not go", pid)
 }
 
-// awaitExit waits until the runtime shows a container as exited, and returns its status.
+// awaitExit waits until the runtime shows a container as exited. It returns the container's status.
 func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -258,7 +257,7 @@ func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	return nil
 }
 
-// subscribe reads a new subscription into a journal, until the test ends.
+// subscribe starts a new subscription and stores its events in a journal until the test ends.
 func (n *node) subscribe(capacity int) *journal {
 	ctx, stop := context.WithCancel(context.Background())
 	j := newJournal(n.cache)
@@ -278,7 +277,7 @@ func (n *node) subscribe(capacity int) *journal {
 	return j
 }
 
-// testLogger logs to a test; the log shows when the test fails, or with -v.
+// testLogger logs to a test. The log is shown if the test fails, or with -v.
 func testLogger(t *testing.T) klog.Logger {
 	return funcr.New(func(prefix, args string) { t.Log(prefix, args) }, funcr.Options{})
 }

@@ -14,8 +14,8 @@ import (
 
 var restarts = flag.Int("restarts", 3, "how often TestRestarts kills the runtime and starts it again")
 
-// recovery is a part of a generator that a restart of the runtime interrupts. It must be back soon
-// after the runtime serves again.
+// recovery measures how soon a part of a generator works again after a restart of the runtime. It
+// may take at most the time within.
 type recovery struct {
 	what    string
 	within  time.Duration
@@ -24,8 +24,8 @@ type recovery struct {
 	samples measure.Samples
 }
 
-// The runtime is killed and started again, several times. Soon after it serves, a generator lists
-// it again and has its event stream again, whether the generator polls or not.
+// If the runtime is killed and started again, a generator soon lists again and reconnects its event
+// stream. A generator that only polls soon lists again, too.
 func TestRestarts(t *testing.T) {
 	n := newNode(t)
 	polling := n.beside(pleg.WithPollingOnly())
@@ -53,7 +53,7 @@ func TestRestarts(t *testing.T) {
 				return ""
 			})
 		}
-		// A client retries less and less often while the runtime is away.
+		// A longer outage is harder: the longer it lasts, the more rarely a client tries again.
 		pause(n.ctx, rand.N(5*time.Second))
 		n.must(n.daemon.Restart(n.ctx))
 		served := time.Now()

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// healthz is the part of an agent's answer that the runbooks use.
+// healthz contains the fields of an agent's answer at /healthz that the runbooks use.
 type healthz struct {
 	Sentence    string
 	StuckRelist struct {
@@ -29,7 +29,7 @@ type healthz struct {
 	}
 }
 
-// askHealthz returns what an agent with this node's generator answers.
+// askHealthz returns the answer at /healthz of an agent that uses this node's generator.
 func (n *node) askHealthz() (h healthz) {
 	n.t.Helper()
 	w := httptest.NewRecorder()
@@ -38,7 +38,7 @@ func (n *node) askHealthz() (h healthz) {
 	return h
 }
 
-// lateAgent starts a generator of its own, which does not wait for the runtime.
+// lateAgent starts another generator on the node. It does not wait for the runtime.
 func (n *node) lateAgent() *pleg.GenericPLEG {
 	n.t.Helper()
 	runtime, err := cri.Dial(n.daemon.Endpoint(), cri.WithoutExitEvents())
@@ -52,7 +52,8 @@ func (n *node) lateAgent() *pleg.GenericPLEG {
 	return g
 }
 
-// shell returns the output of a command, with this containerd's state folder in place of the usual one.
+// shell returns the output of a command. In the command, /run/containerd is replaced by this
+// containerd's state folder.
 func (n *node) shell(command string) string {
 	n.t.Helper()
 	state := filepath.Dir(n.daemon.Socket())
@@ -64,8 +65,8 @@ func (n *node) shell(command string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The commands of docs/OPERATING.md lead from an agent's answer to the shim of the pod that blocks
-// the runtime's lists. Killing the shim ends that whole pod, and no other.
+// If one pod blocks the runtime's lists, the commands of docs/OPERATING.md lead from an agent's
+// answer to the shim of this pod. If the shim is then killed, only this pod ends.
 func TestRunbookOfBlockedLists(t *testing.T) {
 	n := newNode(t)
 	if !n.daemon.Runtime().LocksStatuses {
@@ -130,7 +131,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 }
 
-// If the runtime answers nothing, the sentence asks for its restart, and for nothing else.
+// If the runtime answers no call, the agent's sentence only asks for a restart of the runtime.
 func TestRunbookOfFrozenRuntime(t *testing.T) {
 	n := newNode(t)
 	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})

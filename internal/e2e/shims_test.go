@@ -21,7 +21,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run.
+// The defaults make a short run.
 var (
 	shimAgents = flag.Int("shim.agents", 50, "how many agents TestShimsKeepNothing starts and ends")
 	shimPods   = flag.Int("shim.pods", 3, "how many pods TestRemovalOfPodsWhoseShimsAreAsked removes, asked and not asked")
@@ -63,7 +63,7 @@ func (n *node) memoryOf(pid int) (kib int) {
 	return kib
 }
 
-// bareContainerd starts a node with containerd, and skips the test on other runtimes.
+// bareContainerd starts a node with containerd. It skips the test on other runtimes.
 func bareContainerd(t *testing.T) *node {
 	t.Helper()
 	n := newBareNode(t)
@@ -73,15 +73,15 @@ func bareContainerd(t *testing.T) *node {
 	return n
 }
 
-// Agents that come and go while containerd is away leave no descriptor in a shim. A shim that they
-// have asked reports each exit to the next agent.
+// If agents start and end while containerd is down, no file descriptor stays open in a shim. The
+// shim still reports each exit to the next agent.
 func TestShimsKeepNothing(t *testing.T) {
 	n := bareContainerd(t)
 	pod := n.runPod("shim")
 	mortals := n.runMortals(pod, 1, 1)[0]
 	pid := n.shimOf(pod)
 	n.must(n.daemon.Kill())
-	time.Sleep(time.Second) // until the shim's connections are closed
+	time.Sleep(time.Second) // by then, the shim has closed its connections to containerd
 	files, memory := n.filesOf(pid), n.memoryOf(pid)
 	agent := func(until func(r *cri.Runtime, exits chan pleg.ContainerExit)) {
 		r, err := cri.Dial(n.daemon.Endpoint(), cri.WithLogger(logr.Discard()))
@@ -139,7 +139,7 @@ func TestShimsKeepNothing(t *testing.T) {
 	n.awaitGone(pid)
 }
 
-// awaitGone waits until a process has gone.
+// awaitGone waits until a process has ended.
 func (n *node) awaitGone(pid int) {
 	n.t.Helper()
 	n.eventually("the end of the shim", func() string {
@@ -151,8 +151,8 @@ func (n *node) awaitGone(pid int) {
 	})
 }
 
-// A stopped shim and a killed one hide only the exits of their own pods, and the report says so.
-// The stopped one reports its exit when it goes on.
+// If one shim is stopped and another is killed, only the exits in their own pods are missing, and
+// the description of the runtime counts them. When the stopped shim continues, it reports its exit.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
 	told := n.watchExits(false)
@@ -184,13 +184,13 @@ func TestFrozenAndKilledShims(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	n.eventually("the report", func() string {
-		// Each pod has a sandbox and a container.
+		// Two of three pods are affected, with a sandbox and a container each.
 		if text := told.witnesses(); !strings.Contains(text, "no shim: 4 of 6 containers: ") {
 			return text
 		}
 		return ""
 	})
-	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once: the stopped shim does not reap it
+	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once only: the stopped shim does not reap it
 	n.must(thaw())
 	n.eventually("the exit behind the stopped shim", func() string {
 		if exits := told.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
@@ -204,7 +204,8 @@ func TestFrozenAndKilledShims(t *testing.T) {
 	n.must(n.daemon.Restart(n.ctx))
 }
 
-// Pods are removed, and their shims end, as quickly with an agent connected to the shims as without.
+// With an agent connected to the shims, pods are removed and their shims end as quickly as without
+// an agent.
 func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 	n := bareContainerd(t)
 	removal := func(told *toldExits) (took measure.Samples) {
@@ -234,13 +235,15 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 		return took
 	}
 	without := removal(nil)
-	with := removal(n.watchExits(false)) // the watch makes no lists, and so stays connected for a minute
+	// The watch makes no lists, so it stays connected to the shims for a minute.
+	with := removal(n.watchExits(false))
 	for name, s := range map[string]measure.Samples{"with": with, "without": without} {
 		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s",
 			n.daemon.Runtime().Name, len(s), name,
 			measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
-	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second { // even on a busy machine
+	// This limit holds even on a busy machine.
+	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second {
 		t.Errorf("the median of removals with calls is %v", with.Quantile(0.5))
 	}
 }

@@ -15,27 +15,28 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run; docs/RUNTIMES.md has 200.
+// The defaults make a short run. docs/RUNTIMES.md shows the results of 200 containers.
 var (
 	shortLives = flag.Int("short.lives", 20, "how many containers TestShortLives runs")
 	shortKept  = flag.Int("short.kept", 24, "how many containers TestShortContainers runs")
 )
 
-// eventStream is a runtime without exit events.
+// eventStream is a runtime with an event stream but without exit events.
 type eventStream struct {
 	pleg.Runtime
 	pleg.PodGetter
 	pleg.EventSource
 }
 
-// exitStream is a runtime without an event stream.
+// exitStream is a runtime with exit events but without an event stream.
 type exitStream struct {
 	pleg.Runtime
 	pleg.PodGetter
 	pleg.ExitSource
 }
 
-// shortCalls counts a handler's calls for one container, and has the exit code of the last event.
+// shortCalls counts a handler's calls for one container. Its code is the exit code in the last
+// call.
 type shortCalls struct{ created, started, died, ended, removed, code int }
 
 // shortWatcher is a handler with a generator of its own.
@@ -45,7 +46,7 @@ type shortWatcher struct {
 	calls map[string]shortCalls // by container; guarded by mu
 }
 
-// watchShort starts a watcher of a variant of the real runtime.
+// watchShort starts a watcher with a generator. The argument variant chooses the runtime's streams.
 func (n *node) watchShort(name string, variant func(*cri.Runtime) pleg.Runtime) *shortWatcher {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(),
@@ -96,7 +97,8 @@ func (w *shortWatcher) handler() pleg.Handler {
 	}
 }
 
-// summary returns the sums of the calls, and each container with wrong calls.
+// summary returns the sums of all calls, and each container whose calls differ from want. If there
+// is no such container, complete is true.
 func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text string, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,8 +123,8 @@ func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text stri
 		len(codes), sum.created, sum.started, sum.died, sum.ended, sum.removed, right, wrong), len(wrong) == 0
 }
 
-// runShort runs containers that exit, in pods of ten, four at a time, and returns their exit codes.
-// life is how long the i-th container lives; then is called after its start.
+// runShort runs containers that exit, and returns their exit codes. Each pod runs ten containers;
+// four pods run at a time. The i-th container lives for life(i). After each start, then is called.
 func (n *node) runShort(count int, life func(i int) time.Duration, then func(id string) error) map[string]int {
 	n.t.Helper()
 	const workers, perPod = 4, 10
@@ -163,7 +165,7 @@ func (n *node) runShort(count int, life func(i int) time.Duration, then func(id 
 	return codes
 }
 
-// called waits until the watchers have the wanted calls, and fails if more come later.
+// called waits until the calls of each watcher are as wanted. It fails if more calls follow.
 func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortWatcher) {
 	n.t.Helper()
 	for _, w := range watchers {
@@ -174,7 +176,7 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 			return ""
 		})
 	}
-	time.Sleep(3 * time.Second) // for calls that come twice
+	time.Sleep(3 * time.Second) // a second call would come by now
 	for _, w := range watchers {
 		text, complete := w.summary(codes, want)
 		if !complete {
@@ -184,7 +186,8 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 	}
 }
 
-// Containers that live 20 ms, and are removed 200 ms after their start, are all reported.
+// If containers live 20 ms and are removed 200 ms after their start, exit events report all of
+// them. Without exit events, the test only logs the counts.
 func TestShortLives(t *testing.T) {
 	n := newBareNode(t)
 	both := n.watchShort("with exit events", func(r *cri.Runtime) pleg.Runtime { return r })
@@ -193,7 +196,7 @@ func TestShortLives(t *testing.T) {
 	codes := n.runShort(*shortLives, life, func(id string) error {
 		time.Sleep(200 * time.Millisecond)
 		err := n.client.Remove(n.ctx, id)
-		// On a busy machine containerd still takes the container as running, and refuses.
+		// On a busy machine, containerd may take the container for running and refuse to remove it.
 		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 			err = n.client.Remove(n.ctx, id)
@@ -206,7 +209,8 @@ func TestShortLives(t *testing.T) {
 	t.Log(text)
 }
 
-// Containers that live 0 to 300 ms start, die and end once each, whatever streams a generator has.
+// If containers live 0 to 300 ms, each is reported once as created, started, died and ended, with
+// any choice of streams.
 func TestShortContainers(t *testing.T) {
 	n := newBareNode(t)
 	watchers := []*shortWatcher{

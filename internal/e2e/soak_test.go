@@ -31,14 +31,16 @@ var (
 	soakWorkers = flag.Int("soak.workers", 12, "containers that live at once in TestSoak")
 )
 
-// Under fire: containers live and die while the runtime is frozen, killed, restarted or, if it
-// allows that, has its socket replaced. Subscribers stall, come and go. By the test's own book, no
-// event is lost, invented or out of order. A reader of the cache never sees a status that is older
-// than it asked for. And nothing grows.
-// asked for; and nothing grows.
+// Containers start and end while faults are injected into the runtime: it is frozen, killed,
+// restarted or, where possible, its socket is replaced. Subscribers stall, come and go. The test
+// compares all reports with its own book:
 //
-// The soak runs in rounds that end with a reckoning in peace. The first round's footprint is the
-// measure for all others.
+//   - No event is lost, invented or out of order.
+//   - A reader of the cache never sees a status that is older than it asked for.
+//   - Goroutines, file descriptors and memory do not grow.
+//
+// The soak runs in rounds. After each round, the faults stop and the results are checked. The
+// footprint after the first round is the limit for the others.
 func TestSoak(t *testing.T) {
 	n := newBareNode(t)
 	ctx := n.ctx
@@ -96,11 +98,11 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soak is a node under fire, and everything that watches it.
+// soak is a node with faults, its workload and its watchers.
 type soak struct {
 	*testing.T
 	node       *node
-	generators []generator // without exit events, and with them
+	generators []generator // one without exit events, then one with exit events
 	book       *book
 	churn      *churn
 	audience   *audience
@@ -145,7 +147,7 @@ func (s *soak) must(err error) {
 	}
 }
 
-// round runs lives under fire.
+// round runs containers and pods while faults are injected. The argument lives is their number.
 func (s *soak) round(ctx context.Context, lives int) {
 	s.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -174,8 +176,8 @@ func (s *soak) round(ctx context.Context, lives int) {
 	}
 }
 
-// reckon waits until every subscriber's replayed state equals the runtime's list, and judges the
-// subscribers' events by the book.
+// reckon waits until the state after each subscriber's events equals the runtime's list. Then it
+// compares the subscribers' events with the book.
 func (s *soak) reckon(ctx context.Context) {
 	s.Helper()
 	s.audience.setCalm(true)
@@ -219,8 +221,8 @@ func (s *soak) reckon(ctx context.Context) {
 	}
 }
 
-// awaitStreams waits until no stream of a generator waits to reconnect. Otherwise the next round
-// would count that stream as growth.
+// awaitStreams waits until no stream of a generator is broken or connecting. Otherwise the next
+// round would count the new connection as growth.
 func (s *soak) awaitStreams(ctx context.Context, g generator) {
 	s.Helper()
 	deadline := time.Now().Add(2 * time.Minute) // the longest back-off is one minute
@@ -240,7 +242,7 @@ func (s *soak) awaitStreams(ctx context.Context, g generator) {
 	}
 }
 
-// wrong returns and forgets what was wrong with the events of guests.
+// wrong returns the errors in the events of guests, and forgets them.
 func (a *audience) wrong() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,8 +251,8 @@ func (a *audience) wrong() []string {
 	return wrong
 }
 
-// difference compares a subscriber's replayed state with the runtime's list, and
-// with the cache.
+// difference compares the state after a subscriber's events with the runtime's list. It returns the
+// first difference, or "".
 func (s *soak) difference(ctx context.Context, l *listener) string {
 	listed := make(map[string]string)
 	containers, err := s.node.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -293,7 +295,7 @@ func (s *soak) difference(ctx context.Context, l *listener) string {
 	return ""
 }
 
-// footprint is what a process holds.
+// footprint counts the resources of this process.
 type footprint struct {
 	goroutines, descriptors int
 	heap                    uint64
@@ -304,10 +306,10 @@ func (f footprint) String() string {
 		float64(f.heap)/(1<<20))
 }
 
-// The allowances of grownFrom: a connection that is being replaced, and the memory that maps keep.
-// Most of that is for removed containers: each of the two generators remembers at most 8192, in
-// less than 1 MiB. A goroutine leaked by every tenth of the bounded soak's lives exceeds them, and
-// so do 400 bytes leaked by each of 10,000 lives.
+// These are the limits of grownFrom. They allow for a connection that is being replaced, and for
+// memory that maps keep. Most of that memory is for removed containers: each of the two generators
+// remembers at most 8192, in less than 1 MiB. Two leaks would exceed the limits: one goroutine in
+// every tenth of the bounded soak's lives, or 400 bytes in each of 10,000 lives.
 const (
 	moreGoroutines  = 3
 	moreDescriptors = 2
@@ -326,8 +328,8 @@ func (f footprint) grownFrom(first footprint) string {
 	return ""
 }
 
-// footprint measures the least that this process holds, because guests come and go meanwhile. It
-// goes on until there is no growth, or until its time is up.
+// footprint returns the minimum of several measurements, because guests come and go. It measures
+// until there is no growth, for at most 30 seconds.
 func (s *soak) footprint(ctx context.Context, first footprint) footprint {
 	s.Helper()
 	var least footprint

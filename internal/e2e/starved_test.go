@@ -15,9 +15,9 @@ import (
 
 var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
-// A runtime without CPU time while a container starts stamps the start late. A container that exits
-// at once then has a start after its end. It is still one life: the container dies once, with its
-// exit code, and neither starts nor runs after that.
+// If the runtime gets no CPU time while a container starts, it records the start too late. If the
+// container exits at once, its start time is then after its end time. Even then, its death is
+// reported once, with its exit code. It is never reported or cached as running after its death.
 func TestStarvedRuntime(t *testing.T) {
 	n := newBareNode(t)
 	generators := []struct {
@@ -36,7 +36,8 @@ func TestStarvedRuntime(t *testing.T) {
 	endedFirst := 0
 	stays := n.runPod("stays")
 	for i := range *starvedStops {
-		// The first container is in a known pod, the second in a new one.
+		// The generators already know the pod of the first container. The pod of the second one is
+		// new.
 		started := []string{n.createToExit(stays, 2*i+1), n.createToExit(n.runPod(fmt.Sprint("new-", i)), 2*i+2)}
 		n.startStarved(2500*time.Millisecond, started...)
 		for j, id := range started {
@@ -60,7 +61,7 @@ func TestStarvedRuntime(t *testing.T) {
 		t.Error("no start is stamped after its container's end: this run shows nothing")
 	}
 
-	time.Sleep(3 * time.Second) // for late reasons, and for events that come twice
+	time.Sleep(3 * time.Second) // late reasons and second events would come by now
 	for _, id := range ids {
 		n.must(n.client.Remove(n.ctx, id))
 	}
@@ -94,8 +95,8 @@ func (n *node) createToExit(pod *testnode.Pod, code int) string {
 	return id
 }
 
-// startStarved starts containers that exit at once. It stops the runtime before they run, and
-// resumes it a while after they have ended.
+// startStarved starts containers that exit at once. The runtime is stopped before they run. It is
+// resumed after they have ended and the duration while has passed.
 func (n *node) startStarved(while time.Duration, ids ...string) {
 	n.t.Helper()
 	starts := make(chan error, len(ids))
@@ -125,8 +126,8 @@ func (n *node) startStarved(while time.Duration, ids ...string) {
 	}
 }
 
-// oneLife returns what is wrong with the events of a container that exited with a code and was
-// removed; empty if nothing is.
+// oneLife checks the events of a container that exited with a code and was removed. It returns the
+// first error, or "".
 func (n *node) oneLife(id string, code int) string {
 	events := n.journal.types(id)
 	if !slices.Equal(events, []pleg.PodLifeCycleEventType{died, removed}) &&
@@ -144,7 +145,7 @@ func (n *node) oneLife(id string, code int) string {
 }
 
 // watchDead reads the cache until the test ends. It fails the test if the cache shows a container
-// running after its death was delivered.
+// as running after its death was delivered.
 func (n *node) watchDead() {
 	ctx, stop := context.WithCancel(n.ctx)
 	var joined sync.WaitGroup
@@ -152,7 +153,7 @@ func (n *node) watchDead() {
 		running := make(map[string]bool)
 		for ; ctx.Err() == nil; pause(ctx, 2*time.Millisecond) {
 			for id, uid := range n.journal.deaths() {
-				status, _ := n.cache.Get(uid) // Get returns a status with an error too
+				status, _ := n.cache.Get(uid) // Get may return a status together with an error
 				s := containerIn(status, id)
 				if s != nil && s.State == pleg.ContainerStateRunning && !running[id] {
 					running[id] = true

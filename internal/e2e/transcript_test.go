@@ -15,22 +15,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// recorder records what a CRI runtime shows: its events, its lists and its statuses. It replaces
-// IDs by names, and times by what matters about them, so that two runtimes can be compared.
+// recorder records what a CRI runtime shows: its events, lists and statuses. It replaces each ID by
+// a name, and each time by a description of the time. So two runtimes can be compared.
 type recorder struct {
 	client runtimeapi.RuntimeServiceClient
 	// ignored are the fields that are left out.
 	ignored map[protoreflect.FullName]string
 	// shuffled is true if the runtime may send the events of one container in any order.
 	shuffled bool
-	// racy is true if a race decides the order of one container's events, and what they report of
-	// the pod's containers.
+	// racy is true if a race decides two things: the order of one container's events, and the
+	// states of the pod's containers in these events.
 	racy bool
 
-	names  map[string]string // ID → name, of everything seen so far
-	listed map[string]int64  // ID → created_at of the last list
-	before map[string]int64  // object and field → its time at the end of the last step
-	now    map[string]int64  // the same, for the present look
+	names  map[string]string // ID → name, for all objects seen so far
+	listed map[string]int64  // ID → created_at in the last list
+	before map[string]int64  // object and field → time at the end of the last step
+	now    map[string]int64  // object and field → time in the current look
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // since the last step; guarded by mu
@@ -53,7 +53,7 @@ func (r *recorder) follow(stream grpc.ServerStreamingClient[runtimeapi.Container
 	for {
 		e, err := stream.Recv()
 		if err != nil {
-			return // the test or the runtime has ended it
+			return // the test or the runtime has ended the stream
 		}
 		r.mu.Lock()
 		r.events = append(r.events, e)
@@ -61,7 +61,7 @@ func (r *recorder) follow(stream grpc.ServerStreamingClient[runtimeapi.Container
 	}
 }
 
-// endStep ends a step: the next look begins without events, and compares its times with this step's.
+// endStep ends a step. It drops the events, and stores the times for comparison in the next step.
 func (r *recorder) endStep() {
 	r.before = r.now
 	r.mu.Lock()
@@ -124,8 +124,8 @@ func (r *recorder) look(ctx context.Context) ([]string, error) {
 	return append(r.eventLines(events), shown...), nil
 }
 
-// eventLines returns the events, sorted by sandbox and container, because no runtime keeps the
-// order of the calls between them.
+// eventLines returns the events, sorted by sandbox and container. It sorts them because no runtime
+// keeps an order between the events of different objects.
 func (r *recorder) eventLines(events []*runtimeapi.ContainerEventResponse) []string {
 	var lines []string
 	slices.SortStableFunc(events, func(a, b *runtimeapi.ContainerEventResponse) int {
@@ -156,8 +156,8 @@ func (r *recorder) nameOf(id string) string {
 	return "unknown"
 }
 
-// text formats the fields of a message that are set. key names the message for its times, and is
-// empty for an event; id is the object.
+// text formats the fields of a message that are set. The argument key identifies the message for
+// comparisons of its times; it is empty for an event. The argument id is the ID of the object.
 func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	var fields []protoreflect.FieldDescriptor
 	for f := range m.Range {
@@ -205,7 +205,7 @@ func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	return strings.Join(parts, " ")
 }
 
-// value formats a value, with names in place of IDs.
+// value formats a value. It replaces an ID by its name.
 func (r *recorder) value(s string) string {
 	if name, ok := r.names[s]; ok {
 		return name
@@ -213,8 +213,8 @@ func (r *recorder) value(s string) string {
 	return s
 }
 
-// times formats what matters about a time: whether it is set, whether it has changed since the last
-// step, and how it compares with the time in the list.
+// times describes a time: whether it is set, how it has changed since the last step, and whether a
+// created_at differs from the list.
 func (r *recorder) times(key, id, field string, t int64) string {
 	text := "set"
 	if t < 0 {
@@ -234,7 +234,7 @@ func (r *recorder) times(key, id, field string, t int64) string {
 	return text
 }
 
-// briefly formats the names and states of containers.
+// briefly formats the names, states and exit codes of containers.
 func (r *recorder) briefly(statuses []*runtimeapi.ContainerStatus) string {
 	var all []string
 	for _, s := range statuses {

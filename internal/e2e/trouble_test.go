@@ -20,9 +20,9 @@ import (
 // listCalls are the calls of a full list, with and without streaming lists.
 var listCalls = []string{"ListPodSandbox", "ListContainers", "StreamPodSandboxes", "StreamContainers"}
 
-// The runtime is stuck: the generator becomes unhealthy and names the call, its readers can be
-// cancelled, and it invents nothing. When the runtime goes on, the generator reports everything
-// that happened meanwhile.
+// If the runtime is stuck, the generator becomes unhealthy, names the stuck call, and sends no
+// false events. Its readers can be cancelled. When the runtime continues, the generator reports
+// everything that happened in between.
 func TestRuntimeIsFrozen(t *testing.T) {
 	const threshold = 2 * time.Second
 	n := newNode(t, pleg.WithRelistThreshold(threshold))
@@ -49,7 +49,7 @@ func TestRuntimeIsFrozen(t *testing.T) {
 		!strings.Contains(text, "; threshold is "+threshold.String()) {
 		t.Errorf("Healthy's error begins %q; want the kubelet's words", text)
 	}
-	// While the runtime is stuck, the error must come to name the stuck call.
+	// While the runtime is stuck, the error must at some point name the stuck call.
 	n.eventually("naming the call", func() string {
 		_, err := n.pleg.Healthy()
 		if err == nil {
@@ -83,7 +83,8 @@ func TestRuntimeIsFrozen(t *testing.T) {
 	n.await(pod.SandboxID, started)
 }
 
-// The runtime is killed, and started again. Only what died meanwhile is reported, and life goes on.
+// If the runtime is killed and started again, only containers that died in between are reported as
+// dead. Containers that start later are reported as usual.
 func TestRuntimeIsKilled(t *testing.T) {
 	for _, how := range []struct {
 		name string
@@ -112,7 +113,7 @@ func TestRuntimeIsKilled(t *testing.T) {
 				}
 				return ""
 			})
-			// The pods are as the runtime showed them last.
+			// The cache still shows the last state of the pods.
 			if s, err := n.cache.Get(pod.UID); err != nil || len(s.ContainerStatuses) != 2 {
 				t.Errorf("with the runtime gone the cache says %+v, %v", s, err)
 			}
@@ -137,7 +138,7 @@ func TestRuntimeIsKilled(t *testing.T) {
 	}
 }
 
-// relistTwice waits for two full relists, after which every event that is due has been delivered.
+// relistTwice runs two full relists. After them, all events up to now have been delivered.
 func (n *node) relistTwice() {
 	n.t.Helper()
 	done := make(chan struct{})
@@ -155,8 +156,8 @@ func (n *node) relistTwice() {
 
 var manyPods = flag.Int("many.pods", 150, "pods of TestManyPods")
 
-// 150 pods, more than the kubelet's usual limit: all of them are listed and reported, each once,
-// and an idle node makes no events.
+// 150 pods are more than the kubelet's usual limit. All of them are listed and reported, each once.
+// While the node is idle, no events come.
 func TestManyPods(t *testing.T) {
 	pods := *manyPods
 	n := newNode(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Containers die while runc is stuck in their deletion; the last time for half a minute, in which
-// containerd gives up and tries again. Exit events still report each death at once. A period later
-// the metric and the report have the exit, until runc goes on. Sometimes the exit event is late as
-// well: see TestExitWithoutDeletion.
+// If a container dies while runc is stuck in deleting it, the exit event still reports the death at
+// once. A period later, the metric and the health report show the unconfirmed exit, until runc
+// continues. The last deletion is stuck for 30 seconds; in this time, containerd gives up and tries
+// again. Sometimes the exit event is late as well: see TestExitWithoutDeletion.
 func TestUnconfirmedExit(t *testing.T) {
 	const deaths, hangs = 5, 30 * time.Second
 	n := newBareNode(t)
@@ -97,7 +97,8 @@ func TestUnconfirmedExit(t *testing.T) {
 	w.eachDiedOnce()
 	t.Logf("end → ContainerDied: p50 %s, max %s", measure.Milliseconds(delivered.Quantile(0.5)),
 		measure.Milliseconds(delivered.Quantile(1)))
-	if p50 := delivered.Quantile(0.5); p50 > time.Second { // even on a busy machine
+	// This limit holds even on a busy machine.
+	if p50 := delivered.Quantile(0.5); p50 > time.Second {
 		t.Errorf("p50 is %v", p50)
 	}
 }

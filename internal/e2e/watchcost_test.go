@@ -14,19 +14,20 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// By default a short run on a small node. docs/RUNTIMES.md has 110 containers and a minute.
+// The defaults make a short run on a small node. docs/RUNTIMES.md shows results of 110 containers
+// and a minute.
 var (
 	costContainers = flag.Int("cost.containers", 11, "how many containers run while TestCostOfWatches measures")
 	costFor        = flag.Duration("cost.for", 2*time.Second, "how long it measures")
 )
 
-// usage is what a process has used.
+// usage is the resources that a process uses.
 type usage struct {
 	cpu              time.Duration
 	files, anonymous int // anonymous memory in KiB
 }
 
-// used returns what a watcher's process has used.
+// used returns the resources that a watcher's process uses.
 func (w *awayWatcher) used() (u usage) {
 	w.t.Helper()
 	dir := fmt.Sprintf("/proc/%d/", w.pid)
@@ -60,7 +61,8 @@ func (w *awayWatcher) used() (u usage) {
 	return u
 }
 
-// The witnesses of an exit cost no descriptor for a running container, and next to no CPU time while nothing happens.
+// Watching exits needs no file descriptor for each running container. It needs almost no CPU time
+// while nothing happens; the test only logs the CPU time.
 func TestCostOfWatches(t *testing.T) {
 	n := newBareNode(t)
 	var ids []string
@@ -98,7 +100,7 @@ func TestCostOfWatches(t *testing.T) {
 		return ""
 	})
 	t.Log(with.ask(""))
-	time.Sleep(min(*costFor, 5*time.Second)) // until the work after the start is done
+	time.Sleep(min(*costFor, 5*time.Second)) // by then, the work of the start is done
 	var before, after [2]usage
 	for i, w := range watchers {
 		before[i] = w.used()

@@ -17,18 +17,18 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The three most common faults of a node, made on purpose: a container that is stuck, an exit that
-// the runtime does not finish, a shim that does nothing. The tests here show what runtimes do then,
-// without a generator.
+// These tests cause the three most common faults of a node: a stuck container, an exit that the
+// runtime does not finish, and a stopped shim. They show how runtimes behave then, without a
+// generator.
 
-// blockRunc makes a command of runc block, for a container or, if id is empty, for all, until it is
-// healed or the test ends.
+// blockRunc blocks a command of runc until the fault is healed or the test ends. If id is empty, it
+// blocks the command for all containers, and otherwise for one.
 func (n *node) blockRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
 	return n.injectRunc(n.daemon.BlockRunc(command, id))
 }
 
-// failRunc makes a command of runc fail; its arguments are those of blockRunc.
+// failRunc makes a command of runc fail. Its arguments are those of blockRunc.
 func (n *node) failRunc(command, id string) *testnode.RuncFault {
 	n.t.Helper()
 	return n.injectRunc(n.daemon.FailRunc(command, id))
@@ -45,7 +45,7 @@ func (n *node) injectRunc(f *testnode.RuncFault, err error) *testnode.RuncFault 
 	return f
 }
 
-// awaitMet waits until the runtime has run into a fault of runc.
+// awaitMet waits until runc has run into a fault.
 func (n *node) awaitMet(f *testnode.RuncFault) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !f.Met(); time.Sleep(time.Millisecond) {
@@ -56,8 +56,8 @@ func (n *node) awaitMet(f *testnode.RuncFault) {
 }
 
 // wedge blocks a change of a running container's resources, as a stuck shim or kernel would: see
-// Runtime.LocksStatuses. heal releases the change, and returns when it was made; the end of the
-// test calls heal too.
+// Runtime.LocksStatuses. The function heal lets the change continue, and waits for its end. It also
+// runs at the end of the test.
 func (n *node) wedge(id string) (heal func()) {
 	n.t.Helper()
 	f := n.blockRunc("update", id)
@@ -94,13 +94,14 @@ func (n *node) stopShim(id string) (resume func()) {
 	return resume
 }
 
-// long is the time after which an unanswered call counts as stuck: a hundred times what an answer takes.
+// long is the time after which an unanswered call counts as stuck. A normal answer takes a
+// hundredth of it.
 const long = time.Second
 
 // calls are calls to the runtime, by their names in a test.
 type calls map[string]func(context.Context) error
 
-// stuck makes the calls in parallel, and reports for each whether it is stuck.
+// stuck makes the calls in parallel. For each call, it returns true if the call is stuck.
 func (n *node) stuck(all calls) map[string]bool {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, long)
@@ -136,7 +137,7 @@ func (n *node) statusOf(id string) func(context.Context) error {
 	}
 }
 
-// wants checks the state that the runtime shows of a container, in its status and in a list.
+// wants checks the state of a container in its status and in a list.
 func (n *node) wants(id string, want runtimeapi.ContainerState) {
 	n.t.Helper()
 	r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
@@ -149,7 +150,8 @@ func (n *node) wants(id string, want runtimeapi.ContainerState) {
 	}
 }
 
-// awaitTold waits until the exit of a container is reported, and returns it with the time of the report.
+// awaitTold waits until the exit of a container is reported. It returns the exit and the time of
+// the report.
 func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, at time.Time) {
 	n.t.Helper()
 	n.eventually("the exit", func() string {
@@ -163,16 +165,16 @@ func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, a
 	return told.exits[id][0], told.first[id]
 }
 
-// eventOf returns when CRI's own event of a container's end came; zero if it has not.
+// eventOf returns the time of CRI's own event of a container's end; zero if no event has come.
 func (e *toldExits) eventOf(id string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ends[id]
 }
 
-// runc is stuck while it changes a container's resources. Until that ends, containerd answers no
-// list of containers, whatever its filter, and sends no event of any container. Statuses of the
-// others, sandboxes and containerd's own exit events go on.
+// If runc is stuck while it changes a container's resources, containerd answers no list of
+// containers, whatever its filter, and sends no CRI event of any container. It still answers
+// statuses of other containers, lists and statuses of sandboxes, and sends its own exit events.
 func TestWedgedContainer(t *testing.T) {
 	n := newBareNode(t)
 	promised := n.daemon.Runtime()
@@ -249,10 +251,11 @@ func TestWedgedContainer(t *testing.T) {
 		healed.Sub(began), at.Sub(exit.FinishedAt), shown.Sub(exit.FinishedAt), event)
 }
 
-// A container exits, and its deletion by runc is stuck or fails. containerd's own event comes at
-// once, but CRI shows the container running until the deletion ends or is tried again. Sometimes
-// the event is late as well, by as long as the deletion takes: after it has reported the exit to
-// CRI, the shim writes a file, and then takes the lock that the deletion may hold.
+// If a container exits and runc's deletion of it is stuck or fails, containerd's own exit event
+// comes at once. But CRI shows the container as running until the deletion ends or is tried again.
+// Sometimes the exit event is late, too, by as long as the deletion takes. The reason: the shim
+// first reports the exit to CRI, then writes a file, and then takes a lock that the deletion may
+// hold.
 func TestExitWithoutDeletion(t *testing.T) {
 	for what, inject := range map[string]func(n *node, id string) *testnode.RuncFault{
 		"hangs": func(n *node, id string) *testnode.RuncFault { return n.blockRunc("delete", id) },
@@ -285,7 +288,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
 			r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 			n.must(err)
-			// Each witness has its own time: the kernel's, the shim's or the runtime's.
+			// Each of these times has another source: the kernel, the shim or the runtime.
 			end, earliest := time.Unix(0, r.Status.FinishedAt), signalled.Add(-promised.EarlyBy)
 			if end.Before(earliest) || exit.FinishedAt.Before(earliest) || exit.FinishedAt.After(at) {
 				t.Errorf("signalled at %v; the exit: %v, reported at %v; the status: %v", signalled, exit.FinishedAt, at, end)
@@ -298,8 +301,9 @@ func TestExitWithoutDeletion(t *testing.T) {
 	}
 }
 
-// A container dies while its shim is stopped. Nobody reaps it, so nothing reports its death, and the
-// runtime answers as if it ran. When the shim goes on, it reports the exit, with the time of the reaping.
+// If a container dies while its shim is stopped, no process reaps it. So nothing reports its death,
+// and the runtime shows it as running. When the shim continues, it reports the exit. The exit's
+// time is then the time of the reaping.
 func TestStoppedShim(t *testing.T) {
 	n := newBareNode(t)
 	told := n.watchExits(false)

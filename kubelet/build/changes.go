@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// adapter is the adapter's folder. releaseOfAdapter is the oldest release that needs no files of the
-// folders _before.
+// adapter is the adapter's folder. releaseOfAdapter is the oldest release that needs no files from
+// the folders _before.
 const (
 	adapter          = "kubelet/adapter"
 	releaseOfAdapter = release(37)
 )
 
-// change edits the tree, and returns a description of what it did.
+// change is an edit of the tree. It returns a description of the edit.
 type change = func(*workspace) (string, error)
 
-// changes returns every edit that the tree gets.
+// changes returns all edits of the tree.
 func changes(w *workspace) ([]change, error) {
 	changes := []change{
 		removeFile("pkg/kubelet/pleg/evented.go"),
@@ -46,8 +46,9 @@ func changes(w *workspace) ([]change, error) {
 	return changes, nil
 }
 
-// adapterFiles returns the adapter's files for a folder of the kubelet, by their names there. For an
-// older release, files of the folders _before1.N replace newer ones.
+// adapterFiles returns the adapter's files for a folder of the kubelet. The keys are the file names
+// in the kubelet's folder. For an older release, files from the folders _before1.N replace newer
+// ones.
 func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
 	files := make(map[string]string)
 	add := func(below string) error {
@@ -70,7 +71,7 @@ func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
 	return files, err
 }
 
-// replaceFile replaces a file of the kubelet by one of the adapter.
+// replaceFile replaces a file of the kubelet by a file of the adapter.
 func replaceFile(path, with string) change {
 	return func(w *workspace) (string, error) {
 		content, err := os.ReadFile(filepath.Join(w.root, adapter, with))
@@ -102,7 +103,7 @@ type splice struct {
 	said     string
 }
 
-// editFile makes the splices that edit finds in the function or method of that name.
+// editFile edits a function or method in a file. The function edit returns the splices to make.
 func editFile(path, function string,
 	edit func(r release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error),
 ) change {
@@ -147,15 +148,17 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	return nil
 }
 
-// handRuntimeOver wraps the kubelet's runtime where it is set. So the generator gets the CRI client for
-// events, the endpoint for exit events, and runtime-request-timeout. The kubelet's own inspections show
-// the ends that the generator has seen.
+// handRuntimeOver wraps the kubelet's runtime at the place where the kubelet sets it. So the
+// generator gets the CRI client for events, the endpoint for exit events, and
+// runtime-request-timeout. Also, the kubelet's own inspections then show the ends that the
+// generator has seen.
 func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
-	handed := make(map[string]bool) // the runtimes that a generator gets
+	handed := make(map[string]bool) // the runtimes that are passed to a generator
 	ast.Inspect(body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if ok && isSelector(call.Fun, "pleg", "NewGenericPLEG") && len(call.Args) >= 5 {
-			handed[source(call.Args[len(call.Args)-5])] = true // from the end: up to 1.36, the first argument is a logger
+			// Count from the end: up to 1.36, the first argument is a logger.
+			handed[source(call.Args[len(call.Args)-5])] = true
 		}
 		return true
 	})
@@ -181,20 +184,22 @@ func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStm
 	return splices, nil
 }
 
-// publishConfirmed edits the kubelet to publish an exit only when the runtime's status shows it.
+// publishConfirmed edits the kubelet so that it publishes an exit only when the runtime's status
+// shows the exit.
 func publishConfirmed(_ release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	const statement = "podStatus = kubecontainer.Published(podStatus, podIsTerminal)"
 	at := body.Lbrace + 1
 	return []splice{{at, at, "\n\t" + statement, "begins with " + statement}}, nil
 }
 
-// ours are the metrics that the library registers in the kubelet's registry, with the kubelet's names.
+// ours are the metrics that the library registers in the kubelet's registry, under the kubelet's
+// names.
 var ours = []string{
 	"PLEGRelistDuration", "PLEGRelistInterval", "PLEGPodRelistDuration", "PLEGDiscardEvents", "PLEGLastSeen",
 	"EventedPLEGConn", "EventedPLEGConnErr", "EventedPLEGConnLatency", "RunningPodCount", "RunningContainerCount",
 }
 
-// sinceOnDemand is the only metric of ours that release 1.36 added.
+// sinceOnDemand is the metric in ours that release 1.36 added. The other metrics are older.
 const sinceOnDemand = "PLEGPodRelistDuration"
 
 // leaveMetricsOut removes the kubelet's registrations of the metrics in ours.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// released makes a workspace with a release of one file.
+// released returns a workspace for a release that consists of one file.
 func released(t *testing.T, path, content string) *workspace {
 	t.Helper()
 	w := &workspace{release: 36, original: t.TempDir(), tree: t.TempDir()}
@@ -52,8 +52,8 @@ func (kl *Kubelet) generateAPIPodStatus(pod *v1.Pod, podStatus *kubecontainer.Po
 }
 `
 
-// TestRuntimeIsHandedOver shows that only the generators' runtime is wrapped, where it is set, even if
-// the tree was edited before.
+// TestRuntimeIsHandedOver shows that only the runtime of the generators is wrapped, at the place
+// where it is set. This also works if the tree was edited before.
 func TestRuntimeIsHandedOver(t *testing.T) {
 	const path = "kubelet.go"
 	w := released(t, path, makesTwo)
@@ -73,8 +73,8 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestEditThatFindsNothingFails shows that an edit returns an error if it does not find the code that
-// it should replace.
+// TestEditThatFindsNothingFails shows that an edit returns an error if it does not find the code to
+// replace.
 func TestEditThatFindsNothingFails(t *testing.T) {
 	const path = "kubelet.go"
 	for content, want := range map[string]string{
@@ -94,7 +94,7 @@ func TestEditThatFindsNothingFails(t *testing.T) {
 	}
 }
 
-// TestMetricsAreLeftOut shows that only the generator's metrics are left out.
+// TestMetricsAreLeftOut shows that only the registrations of the generator's metrics are removed.
 func TestMetricsAreLeftOut(t *testing.T) {
 	const path = "metrics.go"
 	source := "package metrics\nfunc Register() {\nonce.Do(func() {\nlegacyregistry.MustRegister(Evictions)\n"
@@ -110,8 +110,8 @@ func TestMetricsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestTrimRemovesWhatDoesNotCompile shows that trimTests removes whole declarations, and imports that
-// are then unused.
+// TestTrimRemovesWhatDoesNotCompile shows that trimTests removes whole declarations that do not
+// compile, and imports that are unused after that.
 func TestTrimRemovesWhatDoesNotCompile(t *testing.T) {
 	const path = "x_test.go"
 	w := released(t, path, `package x

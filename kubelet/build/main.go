@@ -1,19 +1,20 @@
-// Command build builds a kubelet with this library instead of the kubelet's own generator
-// and cache. It copies the sources of k8s.io/kubernetes from the module cache to
-// .cache/kubelet at the root of the repository and replaces files of the kubelet by those
-// of kubelet/adapter. It makes and prints the remaining edits, and builds.
+// Command build builds a kubelet with this library in place of the kubelet's own generator and
+// cache. It copies the sources of k8s.io/kubernetes from the module cache to .cache/kubelet at the
+// root of the repository. In the copy, it replaces files of the kubelet by files of
+// kubelet/adapter. It makes and prints the remaining edits, and builds the kubelet.
 //
 //	go run ./kubelet/build                # .cache/kubelet/kubelet, of the newest release
 //	go run ./kubelet/build -stock         # .cache/kubelet/stock, the unchanged kubelet
-//	go run ./kubelet/build -test          # the kubelet's own tests on it
+//	go run ./kubelet/build -test          # the kubelet's own tests on the edited copy
 //	go run ./kubelet/build -release 1.33  # .cache/kubelet/1.33/kubelet; also with -stock, -test
 //
-// With -source it takes the sources from the vendor folder of another module, such as KubeEdge's,
-// and does the same in a copy of that module. The arguments after the flags are the packages to build.
+// With -source, it copies another module, such as KubeEdge's, and edits the sources in its vendor
+// folder. The arguments after the flags are the packages to build.
 //
 //	go run ./kubelet/build -source ../kubeedge ./edge/cmd/edgecore
 //
-// It runs from any folder of this module. The first build takes minutes: it compiles a kubelet.
+// It runs from any folder of this module. The first build takes minutes, because it compiles a
+// kubelet.
 package main
 
 import (
@@ -100,7 +101,7 @@ func buildFork(ctx context.Context, root, source string, packages []string) erro
 	return f.build(ctx, packages)
 }
 
-// edit makes and prints all changes.
+// edit makes all changes and prints their descriptions.
 func (w *workspace) edit() error {
 	changes, err := changes(w)
 	if err != nil {
@@ -116,7 +117,8 @@ func (w *workspace) edit() error {
 	return nil
 }
 
-// target returns the path of a program. Programs of the newest release have no folder of their own.
+// target returns the path of a program. Programs of the newest release are not in a folder of their
+// own.
 func (w *workspace) target(name string) (string, error) {
 	if *output != "" {
 		return filepath.Abs(*output)
@@ -127,7 +129,7 @@ func (w *workspace) target(name string) (string, error) {
 	return filepath.Join(w.made, name), nil
 }
 
-// goBuild builds the kubelet in dir under a temporary name, and moves it to its place.
+// goBuild builds the kubelet in dir under a temporary name, and then moves it to its final path.
 func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, version, name string) error {
 	began := time.Now()
 	path, err := w.target(name)
@@ -143,7 +145,7 @@ func (w *workspace) goBuild(ctx context.Context, dir string, flags []string, ver
 	return os.Rename(path+".part", path)
 }
 
-// deviating are tests of the kubelet that compile, and fail where the library differs on purpose.
+// deviating are tests of the kubelet that compile but fail, because the library differs on purpose.
 var deviating = map[string]string{
 	"TestRunningPodAndContainerCount": "a generator without a node, such as a test's, registers no metrics",
 }

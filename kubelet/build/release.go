@@ -11,7 +11,7 @@ import (
 var versions = []string{"v1.32.10", "v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2"}
 
 // sums are the checksums of a module that the kubelet v1.32.10 needs. Some mirrors of the checksum
-// database do not have them.
+// database lack these checksums.
 const sums = `k8s.io/dynamic-resource-allocation v0.32.10 h1:cfmonTCEjWCjBg+LyI+WDMk6oGzTCu1F0rbK8peCDTw=
 k8s.io/dynamic-resource-allocation v0.32.10/go.mod h1:6PInlWzINIGVruu42ytyk5PFBKK7USwepIWk/w8sRyw=
 `
@@ -33,7 +33,7 @@ func releaseOf(version string) (release, error) {
 	return release(n), err
 }
 
-// versionOf returns the version of a release such as 1.33. It accepts a version too.
+// versionOf returns the version of a release such as 1.33. It also accepts a version.
 func versionOf(name string) (string, error) {
 	for _, v := range versions {
 		if strings.HasPrefix(v, "v"+name+".") {

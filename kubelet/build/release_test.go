@@ -16,7 +16,8 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-// TestAdapterFiles shows which folder provides the files that differ between releases.
+// TestAdapterFiles shows, for several releases, from which folder each file of the adapter is
+// taken.
 func TestAdapterFiles(t *testing.T) {
 	root, err := findRoot(t.Context())
 	if err != nil {

@@ -20,7 +20,7 @@ type fork struct {
 	copy string
 }
 
-// copyFork copies a module with its vendor folder.
+// copyFork copies a module and its vendor folder.
 func copyFork(root, source, to string) (*fork, error) {
 	modules, err := os.ReadFile(filepath.Join(source, "vendor", "modules.txt"))
 	if err != nil {
@@ -71,8 +71,8 @@ func copyModule(from, to string) error {
 
 var ofKubernetes = regexp.MustCompile(`(?m)^# ` + kubernetes + ` (v1\.\S+)( => \S+( (v1\.\S+))?)?$`)
 
-// vendoredVersion returns the version of Kubernetes in a modules.txt. If a fork of Kubernetes replaces
-// it, this is the fork's version.
+// vendoredVersion returns the version of Kubernetes in a modules.txt. If a fork replaces
+// Kubernetes, vendoredVersion returns the fork's version.
 func vendoredVersion(modules string) (string, error) {
 	m := ofKubernetes.FindStringSubmatch(modules)
 	if m == nil {
@@ -91,8 +91,8 @@ type goPackage struct {
 	Module          *struct{ Path, Version, GoVersion string } // nil for the standard library
 }
 
-// vendorLibrary copies the library, and those of its imports that are missing, into the copy's vendor
-// folder.
+// vendorLibrary copies the library into the copy's vendor folder. It also copies the packages that
+// the library imports if they are missing there.
 func (f *fork) vendorLibrary(ctx context.Context) error {
 	out, err := command(ctx, f.root, "list", "-deps", "-json=Dir,ImportPath,Imports,Module", ".", "./cri").Output()
 	if err != nil {
@@ -151,7 +151,8 @@ func (f *fork) vendorLibrary(ctx context.Context) error {
 	return nil
 }
 
-// headerOf matches the lines of a module in a modules.txt before its packages, and captures the version.
+// headerOf matches the lines about a module in a modules.txt up to its packages. It captures the
+// version.
 func headerOf(module string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^# ` + regexp.QuoteMeta(module) + ` (v\S+).*\n(?:## .*\n)*`)
 }
@@ -183,8 +184,8 @@ func copyPackage(from, to string) error {
 	return nil
 }
 
-// build builds these packages of the copy, or compiles the kubelet's packages if there are none. The
-// environment decides whether it uses cgo.
+// build builds the given packages of the copy. Without packages, it compiles the kubelet's
+// packages. The environment decides whether the build uses cgo.
 func (f *fork) build(ctx context.Context, packages []string) error {
 	args := []string{"build", "-mod=vendor", "-trimpath"}
 	if len(packages) == 0 {
@@ -197,7 +198,8 @@ func (f *fork) build(ctx context.Context, packages []string) error {
 		args = append(args, "-o", into+string(filepath.Separator))
 	}
 	cmd := command(ctx, f.copy, append(args, packages...)...)
-	cmd.Env = append(os.Environ(), "GOWORK=off") // with cgo, if Go finds a C compiler: edgecore's sqlite needs it
+	// Allow cgo if Go finds a C compiler, because edgecore's sqlite needs it.
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("building %s: %w", strings.Join(packages, ", "), err)
 	}

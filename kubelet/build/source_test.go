@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// edge makes a module that vendors the files of a kubelet that are edited. Like KubeEdge, it has a fork
-// of release 1.32 behind a replace line, and a module of its own repository behind a link.
+// edge creates a module that vendors the files of a kubelet that this command edits. As in
+// KubeEdge, a replace line selects a fork of release 1.32, and the vendor folder links to a module
+// of the repository.
 func edge(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "edge")
@@ -57,8 +58,8 @@ func edge(t *testing.T) string {
 	return dir
 }
 
-// TestVendoredKubelet shows that a copy gets the edits of its release and vendors the library, that
-// Go's own check accepts this, and that the source stays unchanged.
+// TestVendoredKubelet shows that the copy of a module is edited for its release and vendors the
+// library. Go's own check accepts the copy. The source stays unchanged.
 func TestVendoredKubelet(t *testing.T) {
 	root, err := findRoot(t.Context())
 	if err != nil {
@@ -91,7 +92,8 @@ func TestVendoredKubelet(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(f.original, "pkg/kubelet/pleg/evented.go")); err != nil {
 		t.Error("the source was edited:", err)
 	}
-	// The fork vendors another version of a module that the library needs, without one package.
+	// Now the fork vendors another version of a module that the library needs. One package of the
+	// module is missing.
 	const modules = "../../modules.txt"
 	others := edited(t, &f.workspace, modules)
 	vendor := func(version string) error {

@@ -18,9 +18,9 @@ const (
 	library    = "github.com/kubepleg/pleg"
 )
 
-// workspace has the paths of the repository, the sources and the edited copy.
+// workspace contains the paths of the repository, the sources and the edited copy.
 type workspace struct {
-	root     string // of this repository
+	root     string // root of this repository
 	release  release
 	version  string // the kubelet's version
 	original string // the sources of k8s.io/kubernetes, which stay unchanged
@@ -60,21 +60,22 @@ func findWorkspace(ctx context.Context, root, version string) (*workspace, error
 	return w, nil
 }
 
-// command returns a command that runs in a folder. It builds without cgo, unless the environment has
-// CGO_ENABLED.
+// command returns a go command that runs in a folder. It builds without cgo unless the environment
+// sets CGO_ENABLED.
 func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = slices.Concat([]string{"CGO_ENABLED=0"}, os.Environ(), []string{"GOWORK=off"}) // later entries win
+	// Later entries win over earlier ones.
+	cmd.Env = slices.Concat([]string{"CGO_ENABLED=0"}, os.Environ(), []string{"GOWORK=off"})
 	cmd.Stderr = os.Stderr
 	return cmd
 }
 
-// folders are the folders of the module that a kubelet and its tests need.
+// folders are the folders of k8s.io/kubernetes that a kubelet and its tests need.
 var folders = []string{"cmd", "pkg", "plugin", "test", "third_party"}
 
-// copySources makes the copy, unless it exists. It moves the complete copy into its place, so that no
-// part of a copy is ever there.
+// copySources makes the copy, unless the copy exists. It moves the complete copy to its path, so
+// that an interruption leaves no partial copy there.
 func (w *workspace) copySources(ctx context.Context) error {
 	if _, err := os.Stat(w.tree); err == nil {
 		fmt.Printf("%s is there from before\n", w.tree)
@@ -96,7 +97,7 @@ func (w *workspace) copySources(ctx context.Context) error {
 	return os.Rename(part, w.tree)
 }
 
-// copyFile copies a file, and makes the copy writable: files in the module cache are read-only.
+// copyFile copies a file. Files in the module cache are read-only, but the copy is writable.
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -105,8 +106,8 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o644)
 }
 
-// stockModfile returns the go.mod for the unchanged release. It is made once and then moved into its
-// place, because tests build in several processes.
+// stockModfile returns the path of the go.mod for the unchanged release. The go.mod is made once,
+// and moved to its path when it is complete, because several processes may build at the same time.
 func (w *workspace) stockModfile(ctx context.Context) (string, error) {
 	dir := filepath.Join(w.made, "stock-"+w.version)
 	modfile := filepath.Join(dir, "go.mod")
@@ -152,7 +153,8 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	args := []string{"mod", "edit"}
 	for _, r := range module.Require {
 		if r.Version == "v0.0.0" {
-			// Below, go list adds those that a kubelet needs. Not every mirror has the others.
+			// Drop the requirement. Later, go list adds the modules that a kubelet needs. The other
+			// modules are not on every mirror.
 			args = append(args, "-droprequire="+r.Path, "-replace="+r.Path+"="+r.Path+"@v0"+strings.TrimPrefix(w.version, "v1"))
 		}
 	}
@@ -180,8 +182,8 @@ func (w *workspace) requireLibrary(ctx context.Context) error {
 	return nil
 }
 
-// restore restores a file of the release and returns its content. It removes a file that the release
-// does not have.
+// restore restores a file of the release and returns its content. If the release does not contain
+// the file, restore removes it.
 func (w *workspace) restore(path string) ([]byte, error) {
 	content, err := os.ReadFile(filepath.Join(w.original, path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +211,7 @@ func (w *workspace) restoreFolder(folder string) error {
 	return nil
 }
 
-// write writes a file of the copy, unless it has that content.
+// write writes a file of the copy. It does nothing if the content is the same.
 func (w *workspace) write(path string, content []byte) error {
 	full := filepath.Join(w.tree, path)
 	if old, err := os.ReadFile(full); err == nil && string(old) == string(content) {

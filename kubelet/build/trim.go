@@ -16,13 +16,13 @@ import (
 	"strings"
 )
 
-// trimTests removes declarations that no longer compile from the tests of a kubelet package, because
-// they use replaced internals. It prints what it removes.
+// trimTests removes declarations that do not compile from the tests of a kubelet package: they use
+// internals that the adapter has replaced. It prints what it removes.
 func (w *workspace) trimTests(ctx context.Context, flags []string, name string) error {
 	folder := filepath.Join("pkg", "kubelet", name)
 	args := append([]string{"test", "-c", "-gcflags=-e", "-o", os.DevNull}, flags...)
 	var removed []string
-	for range 20 { // declarations that used the removed ones are next
+	for range 20 { // a removal may break other declarations, so repeat
 		cmd := command(ctx, w.tree, append(args, "./"+filepath.ToSlash(folder))...)
 		cmd.Stderr = nil
 		said, err := cmd.CombinedOutput()
@@ -67,8 +67,8 @@ func complaints(said string) map[string]map[int]string {
 	return lines
 }
 
-// removeDeclarations removes the declarations and imports that are on the lines of a file, and
-// returns the tests among them, each with the first reason.
+// removeDeclarations removes the declarations and imports at the given lines of a file. It returns
+// the removed tests, each with the first error in it.
 func (w *workspace) removeDeclarations(path string, lines map[int]string) ([]string, error) {
 	content, err := os.ReadFile(filepath.Join(w.tree, path))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// benchCache has the methods that a benchmark uses on both caches.
+// benchCache contains the methods that a benchmark calls on either cache.
 type benchCache struct {
 	name         string
 	get          func(types.UID)
@@ -52,8 +52,7 @@ func (c benchCache) fill(n int) []types.UID {
 	return uids
 }
 
-// BenchmarkGetNewerThan measures a relist that wakes 1000 blocked readers, until
-// the last reader has its answer.
+// BenchmarkGetNewerThan measures how long a relist takes to answer 1000 blocked readers.
 func BenchmarkGetNewerThan(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("readers=1000/impl="+c.name, func(b *testing.B) {
@@ -66,7 +65,7 @@ func BenchmarkGetNewerThan(b *testing.B) {
 				for _, uid := range uids {
 					readers.Go(func() { c.getNewerThan(uid, now) })
 				}
-				time.Sleep(3 * time.Millisecond) // for all of them to block
+				time.Sleep(3 * time.Millisecond) // until all readers are blocked
 				b.StartTimer()
 				c.updateTime(now.Add(1))
 				readers.Wait()
@@ -75,7 +74,7 @@ func BenchmarkGetNewerThan(b *testing.B) {
 	}
 }
 
-// BenchmarkBlockedReader measures one reader that blocks and gets an answer.
+// BenchmarkBlockedReader measures one reader that blocks until it is answered.
 func BenchmarkBlockedReader(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("impl="+c.name, func(b *testing.B) {
@@ -101,9 +100,8 @@ func BenchmarkBlockedReader(b *testing.B) {
 	}
 }
 
-// BenchmarkCacheUnderReaders reads a cache of 10,000 pods from every processor,
-// while a writer stores a status every 100 µs and the time of a relist every
-// 100 ms.
+// BenchmarkCacheUnderReaders reads a cache of 10,000 pods from every processor. At the same time, a
+// writer stores a status every 100 µs and the time of a relist every 100 ms.
 func BenchmarkCacheUnderReaders(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("pods=10000/impl="+c.name, func(b *testing.B) {

@@ -20,9 +20,9 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
-// BenchmarkCRIIdleRelist measures an idle relist over CRI through the kubelet's CRI
-// client, runtime manager and generator. Package overcri measures the library with a
-// benchmark of the same name.
+// BenchmarkCRIIdleRelist measures an idle relist over CRI. It uses the kubelet's CRI client,
+// runtime manager and generator. Package overcri measures the library in a benchmark of the same
+// name.
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=kubelet", n), func(b *testing.B) {
@@ -45,8 +45,8 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 	}
 }
 
-// newKubeRuntime returns the kubelet's runtime manager with only the parts that lists
-// and inspections need. disconnect closes its connection.
+// newKubeRuntime returns the kubelet's runtime manager with only the parts that lists and
+// inspections need. The function disconnect closes its connection.
 func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runtime, disconnect func()) {
 	tb.Helper()
 	ctx := klog.NewContext(tb.Context(), logr.Discard())
@@ -62,7 +62,7 @@ func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runti
 		nil, nil, nil, // probe results
 		tb.TempDir(), tb.TempDir(), // root and logs
 		&cadvisorapi.MachineInfo{},
-		nil, 110, // pod states, most pods
+		nil, 110, // pod states, maximum number of pods
 		kubecontainer.RealOS{},
 		nil, nil, nil, // runtime helper, HTTP client, image back-off
 		false, nil, 0, 0, string(config.NeverVerify), nil, "", "", // images
@@ -70,7 +70,7 @@ func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runti
 		service, nil, // no image service
 		cm.NewFakeContainerManager(logr.Discard()),
 		nil, nil, false, "", nil, nil, "", // logs, runtime classes, seccomp, memory
-		nil, // pulling times
+		nil, // image pull times
 		noop.NewTracerProvider(),
 		nil, nil, nil, // tokens, service accounts, init containers
 	)

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// BenchmarkIdleRelist measures a relist without changes. With list=same, the runtime
-// returns the same objects again, as package cri does for unchanged pods. With
-// list=fresh, every list has new objects, as the lists of the kubelet's CRI runtime do.
+// BenchmarkIdleRelist measures a relist without changes. With list=same, the runtime returns the
+// same objects in every list, as package cri does for unchanged pods. With list=fresh, every list
+// contains new objects, as the lists of the kubelet's CRI runtime do.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		for _, list := range []string{"same", "fresh"} {
@@ -35,8 +35,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkEverythingChanged measures a relist in which both containers of every pod
-// have changed, and the reading of its events.
+// BenchmarkEverythingChanged measures a relist in which both containers of every pod have changed,
+// and the reading of its events.
 func BenchmarkEverythingChanged(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -48,8 +48,8 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// BenchmarkChangedPods measures a relist in which 100 of 1000 pods have changed. An
-// inspection takes 5 ms.
+// BenchmarkChangedPods measures a relist in which 100 of 1000 pods have changed. An inspection
+// takes 5 ms.
 func BenchmarkChangedPods(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n, changed = 1000, 100
@@ -62,7 +62,7 @@ func BenchmarkChangedPods(b *testing.B) {
 	})
 }
 
-// benchChanges measures relists with this number of events each.
+// benchChanges measures relists that each send this number of events.
 func benchChanges(b *testing.B, g generator, events int) {
 	g.Relist()
 	g.take(nil)
@@ -74,8 +74,8 @@ func benchChanges(b *testing.B, g generator, events int) {
 	}
 }
 
-// BenchmarkFirstRelist measures the start on a node of 500 pods. Each call of the
-// runtime takes 1 ms.
+// BenchmarkFirstRelist measures the start on a node of 500 pods. Each call of the runtime takes 1
+// ms.
 func BenchmarkFirstRelist(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 500
@@ -91,9 +91,10 @@ func BenchmarkFirstRelist(b *testing.B) {
 	})
 }
 
-// BenchmarkStuckPod changes 50 pods at once. One pod's inspection is stuck; the 49 others change again
-// after 2.5 s. After 5 s, "delivered" counts the pods that had events, and "current" the pods that had
-// events of both changes. The time is always 5 s and means nothing.
+// BenchmarkStuckPod changes 50 pods at once. The inspection of one pod is stuck. The other 49 pods
+// change again after 2.5 s. After 5 s, the benchmark reports two counts: "delivered" is how many
+// pods had events, and "current" is how many pods had the events of both changes. The measured time
+// is always 5 s.
 func BenchmarkStuckPod(b *testing.B) {
 	onBothSides(b, func(b *testing.B, side impl) {
 		const n = 50
@@ -118,7 +119,7 @@ func BenchmarkStuckPod(b *testing.B) {
 			delete(seen, w.stuck)
 			delivered, current = len(seen), 0
 			for _, events := range seen {
-				if events == 4 { // two containers, twice
+				if events == 4 { // two containers, two changes
 					current++
 				}
 			}

@@ -15,24 +15,24 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// workload has the answers of a benchmark's runtimes. They are made beforehand, so
-// that the benchmark measures only the generator.
+// workload contains the answers of a benchmark's runtime. They are made beforehand, so that the
+// benchmark measures only the generator.
 type workload struct {
-	// lists are the pods of each list. The runtime returns the lists in turn; each
-	// has its own objects.
+	// lists are the pods of each list. The runtime returns the lists in turn. No two lists share
+	// objects.
 	lists [][]*modelPod
 	// listTakes and inspectionTakes are how long the runtime takes to answer.
 	listTakes, inspectionTakes time.Duration
-	// hangs, if not nil, blocks the inspection of the pod with the UID stuck until
-	// it is closed.
+	// hangs blocks the inspection of the pod with the UID stuck until hangs is closed. If hangs is
+	// nil, nothing blocks.
 	hangs chan struct{}
 	stuck types.UID
-	// turn counts the lists, unless held is true.
+	// turn is the index of the list. Each list increases turn, unless held is true.
 	turn atomic.Int64
 	held bool
 }
 
-// benchPods returns n pods with a sandbox and two containers in state. In every
+// benchPods returns n pods with a running sandbox and two containers in the given state. In every
 // step-th pod, both containers are in the state other.
 func benchPods(n int, state string, step int, other string) []*modelPod {
 	pods := make([]*modelPod, n)
@@ -74,26 +74,27 @@ func (w *workload) inspect(uid types.UID) {
 	}
 }
 
-// generator has the methods that a benchmark uses on both sides.
+// generator contains the methods that a benchmark calls on the kubelet's or the library's
+// generator.
 type generator interface {
 	Start()
 	Relist()
 	Stop()
-	// take reads the events that are in the channel, calls seen, if not nil, with
-	// their pods, and returns how many events it read.
+	// take reads the events that are in the channel, and returns their number. If seen is not nil,
+	// take calls seen with the pod of each event.
 	take(seen func(types.UID)) int
 }
 
-// impl is one side of a benchmark.
+// impl makes the kubelet's or the library's generator.
 type impl struct {
 	name string
 	make func(w *workload, capacity int) generator
 }
 
-// impls are the two sides, with the names that benchstat shows.
+// impls are the two generators, with the names that benchstat shows.
 var impls = []impl{{"kubelet", newKubeletBench}, {"pleg", newPLEGBench}}
 
-// onBothSides runs a benchmark for each side.
+// onBothSides runs a benchmark for each generator.
 func onBothSides(b *testing.B, run func(b *testing.B, side impl)) {
 	for _, side := range impls {
 		b.Run("impl="+side.name, func(b *testing.B) {
@@ -119,7 +120,7 @@ func newKubeletBench(w *workload, capacity int) generator {
 	return kubeletBench{newKubeletPLEG(r, capacity, kubecontainer.NewCache())}
 }
 
-// quiet discards the logs of the kubelet's generator. The library's logs nothing here either.
+// quiet discards the logs of the kubelet's generator. The library does not log here either.
 var quiet = klog.NewContext(context.Background(), logr.Discard())
 
 func (g kubeletBench) Start() { g.kubeletPLEG.Start(quiet) }

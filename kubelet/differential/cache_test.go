@@ -15,11 +15,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// cacheOp is a call of a method that both caches have.
+// cacheOp is a call of a method that both caches implement.
 type cacheOp struct {
 	kind cacheOpKind
 	uid  types.UID
-	// back is how old the stamp or the minimum time is.
+	// back is how far in the past the stamp or the minimum time is.
 	back time.Duration
 	fail bool
 }
@@ -38,10 +38,10 @@ func (o cacheOp) String() string {
 	return fmt.Sprintf("%s pod=%s back=%v fail=%v", o.kind, o.uid, o.back, o.fail)
 }
 
-// TestSameCaches calls the methods of both caches with random arguments. Get must
-// return the same, and the same readers must get the same answers. The list of
-// deviations has the cases that are left out: stamps of a pod that go back, unknown
-// pods that are observed to be unchanged, and statuses that an error leaves out.
+// TestSameCaches calls the methods of both caches with random arguments. The caches must return the
+// same from Get, and must give the same readers the same answers. Some cases are left out because
+// they are deviations: stamps of a pod that go back, unknown pods that are observed to be
+// unchanged, and statuses that are missing because of an error.
 func TestSameCaches(t *testing.T) {
 	ops := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) cacheOp {
 		return cacheOp{
@@ -60,10 +60,11 @@ func TestSameCaches(t *testing.T) {
 	})
 }
 
-// twoCaches has the two caches, which get the same calls.
+// twoCaches calls the same methods of the two caches.
 type twoCaches struct {
-	both // the readers
-	// last has the newest stamp of each pod and, under the empty UID, of all pods.
+	both // the caches and their blocked readers
+	// last is the newest stamp of each pod. Under the empty UID, it is the newest stamp of all
+	// pods.
 	last   map[types.UID]time.Time
 	known  map[types.UID]bool
 	number int
@@ -126,7 +127,7 @@ func (c *twoCaches) call(o cacheOp) {
 	}
 }
 
-// stamp returns a stamp that is back old, but not older than the pod's last stamp.
+// stamp returns the time that is back ago, or the pod's last stamp if that is later.
 func (c *twoCaches) stamp(uid types.UID, back time.Duration) time.Time {
 	stamp := time.Now().Add(-max(back, 0))
 	if c.last[uid].After(stamp) {

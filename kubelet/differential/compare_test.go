@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// event is an event of either side.
+// event is an event of the kubelet's or the library's generator.
 type event struct {
 	UID       types.UID
 	Type      string
@@ -27,8 +27,8 @@ func idOf(data any) string {
 	return id
 }
 
-// content is a pod in either side's cache: every field of a status that both sides
-// have, except the time stamp, which only the library sets.
+// content is the status of a pod in the kubelet's or the library's cache. It contains every field
+// that both caches know, except the time stamp, which only the library sets.
 type content struct {
 	None            bool // true if the status is nil
 	ID              types.UID
@@ -38,20 +38,20 @@ type content struct {
 	Sandboxes       []string
 }
 
-// answer is the answer of either cache to a reader.
+// answer is the answer of the kubelet's or the library's cache to a reader.
 type answer struct {
 	content content
 	err     error
 }
 
-// diff returns the differences between the kubelet (-) and the library (+). A nil list
-// equals an empty list.
+// diff returns the differences between the kubelet (-) and the library (+). A nil list equals an
+// empty list.
 func diff(kubelet, here any) string {
 	return cmp.Diff(kubelet, here, cmpopts.EquateEmpty(), cmp.AllowUnexported(answer{}), cmpopts.EquateErrors())
 }
 
-// byPod groups events by pod and sorts each group by container, because known containers have no order.
-// It returns the pods of PodSync events separately.
+// byPod groups events by pod. It sorts each group by container, because the order between
+// containers is not compared. It returns the pods of PodSync events separately.
 func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]bool) {
 	ofPod, syncs = make(map[types.UID][]event), make(map[types.UID]bool)
 	for _, e := range events {
@@ -67,8 +67,8 @@ func byPod(events []event) (ofPod map[types.UID][]event, syncs map[types.UID]boo
 	return ofPod, syncs
 }
 
-// sameHealth returns an error if the answers of Healthy differ. The library's text
-// begins like the kubelet's and adds the cause (rule 13).
+// sameHealth returns an error if the answers of Healthy differ. The library's text must begin with
+// the kubelet's text and add the cause (rule 13).
 func sameHealth(k *kubeletSide, p *plegSide) error {
 	kubeletOK, kubeletErr := k.generator.Healthy()
 	ok, err := p.generator.Healthy()

@@ -11,10 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameInTheEnd starts both sides and lets them run while pods change and while
-// inspections and lists block and fail. Meanwhile, the sides send events at different
-// times. Some time after the faults end, the sums of their events, their caches and
-// their health are the same.
+// TestSameInTheEnd starts the kubelet's generator and the library's. Pods change, and inspections
+// and lists block or fail. Meanwhile the generators may send events at different times. Some time
+// after the faults, the states after all events, the caches and the health must be the same.
 func TestSameInTheEnd(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opBlock, opHeal, opFailList,
@@ -74,7 +73,7 @@ func sameInTheEnd(k *kubeletSide, p *plegSide) error {
 		}
 		wantContent, wantErr := k.get(uid)
 		content, err := p.get(uid)
-		wantContent.IPs, content.IPs = nil, nil // rule 11
+		wantContent.IPs, content.IPs = nil, nil // addresses may differ (rule 11)
 		if d := diff(answer{wantContent, wantErr}, answer{content, err}); d != "" {
 			return fmt.Errorf("the caches differ in pod %s (-kubelet +here):\n%s", uid, d)
 		}

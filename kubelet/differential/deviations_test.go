@@ -5,19 +5,18 @@ import (
 	"testing/synctest"
 )
 
-// deviation is an intended difference between the library and the kubelet's
-// generator.
+// deviation is an intended difference between the library and the kubelet's generator.
 type deviation struct {
-	// rule is the number of the contract's rule that requires the difference. If the
-	// interface itself requires it, rule is a name in the interface.
+	// rule is the number of the contract's rule that requires the difference. If the interface
+	// itself requires the difference, rule is a name in the interface.
 	rule string
-	// kubelet and here describe what each side does.
+	// kubelet and here describe the behaviour of the kubelet and of the library.
 	kubelet, here string
-	// show shows the behaviour of both sides.
+	// show checks the behaviour of both generators.
 	show func(t *testing.T, s *stage)
 }
 
-// deviations is the complete list of differences between the sides.
+// deviations is the complete list of differences between the generators.
 var deviations = []deviation{
 	{"4", "loses what does not fit into the channel", "delivers it when there is room", showFullChannel},
 	{"4", "has one channel, so that one reader takes events from another",
@@ -67,8 +66,8 @@ var deviations = []deviation{
 	{"metrics", "goes on showing the number of containers in a state in which there are none", "shows zero", showGauges},
 }
 
-// TestDeviations shows every deviation on both sides, so that a deviation that no
-// longer exists does not stay on the list.
+// TestDeviations checks every deviation on both generators. So a deviation that no longer exists
+// cannot stay on the list.
 func TestDeviations(t *testing.T) {
 	for _, d := range deviations {
 		t.Run(d.rule+": the kubelet "+d.kubelet+"; pleg "+d.here, func(t *testing.T) {

@@ -12,13 +12,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameHistories plays random histories of a node to both sides and compares them
-// after every step. They must have the same events of each pod in the same order, the
-// same content of the caches, the same answers to readers, and the same health.
+// TestSameHistories plays random histories of a node to the kubelet's generator and the library's.
+// After every step, four results must be the same: the events of each pod and their order, the
+// content of the caches, the answers to readers, and the health.
 //
-// The histories leave out cases on the list of deviations: inspections that fail or
-// block, full channels, bad data, pods without containers, and minimum times equal to
-// the stamp of a relist.
+// The histories leave out cases on the list of deviations: inspections that fail or block, full
+// channels, bad data, pods without containers, and minimum times equal to the stamp of a relist.
 func TestSameHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		history := anyHistory().Draw(rt, "history")
@@ -28,14 +27,14 @@ func TestSameHistories(t *testing.T) {
 	})
 }
 
-// inBubble calls run in a bubble and returns its error, so that rapid can shrink the
-// history outside the bubble.
+// inBubble calls run in a synctest bubble and returns its error. So rapid can shrink the history
+// outside the bubble.
 func inBubble(t *testing.T, run func() error) (err error) {
 	synctest.Test(t, func(*testing.T) { err = run() })
 	return err
 }
 
-// both has the two sides on one node.
+// both runs the kubelet's generator and the library's on one node.
 type both struct {
 	node    *node
 	kubelet *kubeletSide
@@ -43,12 +42,11 @@ type both struct {
 	// ctx ends the readers that still block at the end.
 	ctx     context.Context
 	readers []bothReaders
-	// asked are the pods with a requested reinspection since the last successful
-	// list.
+	// asked are the pods for which a reinspection was requested since the last successful list.
 	asked map[types.UID]bool
 }
 
-// bothReaders is a read of the same pod and age on both sides.
+// bothReaders is the same read from both caches.
 type bothReaders struct {
 	op            op
 	kubelet, here <-chan answer
@@ -81,14 +79,14 @@ func (b *both) step(o op) error {
 		time.Sleep(o.wait)
 	case opReinspect:
 		if b.reads(o.uid) {
-			break // in the library, readers do not wait for a reinspection
+			break // left out: in the library, readers do not wait for a reinspection
 		}
 		b.kubelet.generator.RequestReinspect(o.uid)
 		b.here.generator.RequestReinspect(o.uid)
 		b.asked[o.uid] = true
 	case opRead:
 		if b.asked[o.uid] {
-			break // as above
+			break // left out: in the library, readers do not wait for a reinspection
 		}
 		// The nanosecond keeps minTime different from the stamp of a relist.
 		minTime := time.Now().Add(-o.wait + time.Nanosecond)
@@ -97,7 +95,7 @@ func (b *both) step(o op) error {
 		err = b.relist()
 	case opFailList:
 		if len(b.asked) > 0 {
-			break // the library inspects at once, the kubelet after the next list
+			break // left out: the library inspects at once, the kubelet after the next list
 		}
 		b.node.listErr = errBroken
 		err = b.relist()
@@ -112,7 +110,7 @@ func (b *both) step(o op) error {
 	return sameHealth(b.kubelet, b.here)
 }
 
-// relist makes both sides relist, and compares their events and caches.
+// relist makes both generators relist, and compares their events and caches.
 func (b *both) relist() error {
 	b.kubelet.generator.Relist(context.Background())
 	_ = b.here.generator.Relist(context.Background())
@@ -149,8 +147,7 @@ func (b *both) sameContents() error {
 	return nil
 }
 
-// sameReaders returns an error unless both sides give every reader the same answer, or
-// both none.
+// sameReaders returns an error if the caches answer a reader differently, or if only one answers.
 func (b *both) sameReaders() error {
 	synctest.Wait()
 	var waiting []bothReaders

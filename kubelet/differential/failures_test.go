@@ -12,14 +12,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSameAfterFailures lets inspections fail and recover. The sides differ on purpose
-// (rule 8): the kubelet withholds a pod's events until an inspection succeeds, and the
-// library sends them at once.
+// TestSameAfterFailures lets inspections fail and recover. Here, the generators differ on purpose
+// (rule 8): the kubelet's withholds a pod's events until an inspection succeeds; the library's
+// sends them at once.
 //
-// While no inspection of a pod has failed, the test compares the exact events; after a
-// failure, it compares their sum whenever inspections succeed. While they fail, both
-// caches must have the same error, and the library's also the last good status. The
-// library's events must be those of a kubelet whose inspections succeed.
+// The library's events must equal those of a second kubelet whose inspections never fail. While
+// inspections of a pod fail, both caches must return the same error, and the library's also the
+// last good status. When inspections succeed again, the states after all events and the caches must
+// be the same.
 func TestSameAfterFailures(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,
@@ -32,8 +32,8 @@ func TestSameAfterFailures(t *testing.T) {
 	})
 }
 
-// forwards leaves out the steps that take a container back to an earlier state. A
-// kubelet misses such steps while inspections fail, and no runtime makes them.
+// forwards leaves out the steps that take a container back to an earlier state. No runtime makes
+// such steps, and a kubelet misses them while inspections fail.
 func forwards(history []op) []op {
 	rank := map[string]int{created: 1, running: 2, exited: 3}
 	at := make(map[string]int)
@@ -46,7 +46,7 @@ func forwards(history []op) []op {
 			}
 			at[o.id] = rank[o.state]
 		case opRemove:
-			// A removed pod's containers never come back, so later steps of them are left out.
+			// The containers of a removed pod never come back, so their later steps are left out.
 			for id := range at {
 				if id[:1] == string(o.uid) {
 					at[id] = len(rank) + 1
@@ -58,23 +58,23 @@ func forwards(history []op) []op {
 	return possible
 }
 
-// failing has both sides on a node with failing inspections, and a kubelet on the same
-// node without failures.
+// failing runs both generators on a node with failing inspections. A second kubelet, perfect, runs
+// on the same node without failures.
 type failing struct {
 	node    *node
 	kubelet *kubeletSide
 	perfect *kubeletSide
 	here    *plegSide
-	// failed are the pods with any failed inspection. lastGood is the content of the
-	// cache after the last successful inspection.
+	// failed are the pods with at least one failed inspection. lastGood is the cached content after
+	// the last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
-	// kubeletTold and told are the sums of the events.
+	// kubeletTold and told are the states after the events of the two generators.
 	kubeletTold, told map[types.UID]amount
 }
 
-// amount is the sum of a pod's events: the containers that have started or died,
-// without the removed ones.
+// amount is the state of a pod after its events: the type of the last event of each container that
+// was not removed.
 type amount map[string]string
 
 func tell(told map[types.UID]amount, events []event) {
@@ -161,7 +161,7 @@ func (f *failing) samePod(uid types.UID) error {
 	if d := diff(f.kubeletTold[uid], f.told[uid]); d != "" {
 		return fmt.Errorf("the sums of the events differ (-kubelet +here):\n%s", d)
 	}
-	if f.failed[uid] { // the kubelet may have forgotten the addresses, which is rule 11
+	if f.failed[uid] { // the kubelet may have lost the addresses (rule 11)
 		want.IPs, got.IPs = nil, nil
 	}
 	if d := diff(want, got); d != "" {

@@ -29,7 +29,7 @@ const (
 	opRelist     opKind = "relist"
 	opFailList   opKind = "failList"  // a relist whose list fails
 	opReinspect  opKind = "reinspect" // the user requests an inspection
-	opRead       opKind = "read"      // the user reads a status newer than wait ago
+	opRead       opKind = "read"      // the user reads a status that is at most wait old
 	opBreak      opKind = "break"     // inspections of a pod begin to fail
 	opMend       opKind = "mend"      // inspections of a pod succeed again
 	opBlock      opKind = "hang"      // inspections of a pod begin to block
@@ -49,8 +49,8 @@ var (
 	}
 )
 
-// anyHistory draws histories in which any state may follow any other, even if no
-// runtime would list it.
+// anyHistory draws histories in which any state may follow any other. Some of them are impossible
+// on a real runtime.
 func anyHistory() *rapid.Generator[[]op] {
 	return histories([]opKind{
 		opSet, opSet, opSet, opSetSandbox, opDrop, opRemove, opIPs, opWait,
@@ -84,7 +84,7 @@ func histories(kinds []opKind, states []string) *rapid.Generator[[]op] {
 	}), 1, 60)
 }
 
-// apply applies an op to the node, if it is a change of the node.
+// apply makes the change of an op to the node. It does nothing if the op is an action of a user.
 func (n *node) apply(o op) {
 	switch o.kind {
 	case opSet:

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// kubeletPLEG has all methods of the kubelet's generator. Its constructor returns an
-// interface with only some.
+// kubeletPLEG contains all methods of the kubelet's generator. The interface that its constructor
+// returns contains only some of them.
 type kubeletPLEG interface {
 	kubepleg.PodLifecycleEventGenerator
 	Stop()
@@ -34,8 +34,7 @@ func newKubeletSide(n *node, capacity int) *kubeletSide {
 	return s
 }
 
-// newKubeletPLEG returns the kubelet's generator with the kubelet's own period and
-// threshold.
+// newKubeletPLEG returns the kubelet's generator with the kubelet's own period and threshold.
 func newKubeletPLEG(runtime kubecontainer.Runtime, capacity int, cache kubecontainer.Cache) kubeletPLEG {
 	g := kubepleg.NewGenericPLEG(runtime, make(chan *kubepleg.PodLifecycleEvent, capacity),
 		&kubepleg.RelistDuration{RelistPeriod: pleg.DefaultRelistPeriod, RelistThreshold: pleg.DefaultRelistThreshold},
@@ -71,14 +70,13 @@ func (s *kubeletSide) read(uid types.UID, minTime time.Time) <-chan answer {
 	return ch
 }
 
-// release answers the readers that still block, because the kubelet's readers cannot be
+// release makes the cache answer all blocked readers, because the kubelet's readers cannot be
 // cancelled.
 func (s *kubeletSide) release() {
 	s.cache.UpdateTime(time.Now().Add(time.Hour * 24 * 365))
 }
 
-// kubeletRuntime presents a node to the kubelet. The generator calls only the three
-// methods below.
+// kubeletRuntime presents a node to the kubelet. The generator calls only the three methods below.
 type kubeletRuntime struct {
 	kubecontainer.Runtime
 	node *node
@@ -169,7 +167,7 @@ func (p *modelPod) sandboxStatuses() []*runtimeapi.PodSandboxStatus {
 	return statuses
 }
 
-// exitCode returns an exit code for an exited container, the same on both sides.
+// exitCode returns the exit code that both generators see: 0 unless the container has exited.
 func exitCode(c modelContainer) int {
 	if c.state == exited {
 		return len(c.id)

@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
-// checks is how many random histories each test runs without the flag -rapid.checks.
-// They take some seconds.
+// checks is how many random histories each test runs by default. They take some seconds. The flag
+// -rapid.checks changes the number.
 const checks = "5000"
 
 func TestMain(m *testing.M) {
@@ -21,6 +21,6 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", checks); err != nil {
 		panic(err)
 	}
-	flag.Parse() // after the default, so that the command line wins
+	flag.Parse() // after the default was set, so that the command line wins
 	os.Exit(m.Run())
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/migration/before"
 )
 
-// rewritten has the lines that a program changes besides its imports and the constructor.
+// rewritten are the lines that change in a program besides its imports and constructor.
 var rewritten = map[string]string{
 	"status.GetRunningContainerStatuses()": "slices.DeleteFunc(slices.Clone(status.ContainerStatuses), " +
 		"func(s *kubecontainer.Status) bool {\n" +
@@ -29,8 +29,8 @@ var rewritten = map[string]string{
 		"func(a, b *kubecontainer.Status) int { return a.CreatedAt.Compare(b.CreatedAt) })",
 }
 
-// A program that uses the kubelet's packages can move to the library if it changes its imports, the
-// constructor and the lines in rewritten, and nothing else.
+// A program that uses the kubelet's packages can move to the library if it changes its imports, its
+// constructor and the lines in rewritten. Nothing else has to change.
 func TestMigrationChangesLittle(t *testing.T) {
 	old, moved := programWithout(t, "migration/before/agent.go"), programWithout(t, "migration/after/agent.go")
 	for from, to := range rewritten {
@@ -62,14 +62,15 @@ func programWithout(t *testing.T, path string) string {
 	return program[:from] + program[to:]
 }
 
-// agent is the program on either side.
+// agent is the program that uses the kubelet's packages, or the one that uses the library.
 type agent interface {
 	Run(ctx context.Context)
 	Journal() []string
 }
 
-// After the move, the program does the same on the same node. It may note more, because the library
-// also delivers failed inspections (see the list of deviations).
+// After the move to the library, the program's journal contains all that it contained before. It
+// may contain more, because the library also delivers failed inspections (see the list of
+// deviations).
 func TestMigratedProgramDoesTheSame(t *testing.T) {
 	journal := func(agentOf func(*node) agent) (journal []string) {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestMigratedProgramDoesTheSame(t *testing.T) {
 			<-ended
 			time.Sleep(time.Minute)
 		})
-		slices.Sort(journal) // the sides order pods differently
+		slices.Sort(journal) // the two programs see pods in different orders
 		return slices.Compact(journal)
 	}
 	was := journal(func(n *node) agent { return before.New(&kubeletRuntime{node: n}) })

@@ -7,16 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// node is the state that both sides read: the pods of a node, and the faults of its
-// runtime.
+// node is a simulated node for both generators: its pods, and the faults of its runtime.
 type node struct {
 	pods []*modelPod // in the order of their creation; a nil pod is bad data
 
 	listErr    error
 	inspectErr map[types.UID]error
-	// hangs has, for each pod with a stuck inspection, a channel that ends it.
+	// hangs contains a channel for each pod with a stuck inspection. Closing the channel ends the
+	// block.
 	hangs map[types.UID]chan struct{}
-	// listIsStuck, if not nil, blocks every list until it is closed.
+	// listIsStuck blocks every list until it is closed; nil if lists do not block.
 	listIsStuck chan struct{}
 }
 
@@ -29,10 +29,10 @@ type modelPod struct {
 
 type modelContainer struct {
 	id    string
-	state string // as both sides spell it
+	state string // one of the states below
 }
 
-// The states, as both sides spell them.
+// These are the states of containers, as both generators spell them.
 const (
 	created = "created"
 	running = "running"
@@ -69,7 +69,7 @@ func (n *node) remove(uid types.UID) {
 	n.pods = slices.DeleteFunc(n.pods, func(p *modelPod) bool { return p.uid == uid })
 }
 
-// set puts a container into a state.
+// set puts a container into a state, and adds it if necessary.
 func (n *node) set(uid types.UID, id, state string) {
 	put(&n.ensure(uid).containers, id, state, false)
 }
@@ -91,7 +91,7 @@ func put(list *[]modelContainer, id, state string, newestFirst bool) {
 	}
 }
 
-// drop removes a container or sandbox, and the pod if nothing of it is left.
+// drop removes a container or sandbox, and the pod if nothing is left in it.
 func (n *node) drop(uid types.UID, id string) {
 	p := n.pod(uid)
 	if p == nil {
@@ -105,8 +105,7 @@ func (n *node) drop(uid types.UID, id string) {
 	}
 }
 
-// liveIPs returns the addresses that a runtime would report: none unless the newest
-// sandbox runs.
+// liveIPs returns the addresses that a runtime would report: none unless the newest sandbox runs.
 func (p *modelPod) liveIPs() []string {
 	if len(p.sandboxes) > 0 && p.sandboxes[0].state == running {
 		return slices.Clone(p.ips)
@@ -114,7 +113,7 @@ func (p *modelPod) liveIPs() []string {
 	return nil
 }
 
-// hang blocks the inspections of a pod, heal lets them continue.
+// hang blocks the inspections of a pod. The method heal lets them continue.
 func (n *node) hang(uid types.UID) {
 	if n.hangs[uid] == nil {
 		n.hangs[uid] = make(chan struct{})

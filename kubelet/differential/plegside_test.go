@@ -28,7 +28,7 @@ func newPLEGSide(n *node, capacity int) *plegSide {
 func newPLEGSideOf(runtime pleg.Runtime, capacity int) *plegSide {
 	s := &plegSide{cache: pleg.NewCache()}
 	s.generator = newPLEG(runtime, capacity, s.cache)
-	s.generator.Watch() // both sides deliver events from the beginning
+	s.generator.Watch() // deliver events from the beginning, as the kubelet does
 	return s
 }
 
@@ -39,7 +39,7 @@ func newPLEG(runtime pleg.Runtime, capacity int, cache *pleg.PodCache) *pleg.Gen
 
 func (s *plegSide) events() []event { return taken(s.generator.Watch()) }
 
-// sorted sorts events by pod, because the library has no order between pods.
+// sorted sorts events by pod, because the library keeps no order between pods.
 func sorted(events []event) []event {
 	slices.SortStableFunc(events, func(a, b event) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return events
@@ -66,8 +66,7 @@ func (s *plegSide) get(uid types.UID) (content, error) {
 	return plegContent(status), err
 }
 
-// read starts a read from the cache, and returns a channel for the answer. No answer
-// comes if ctx ends first.
+// read starts a read from the cache, and returns a channel for the answer.
 func (s *plegSide) read(ctx context.Context, uid types.UID, minTime time.Time) <-chan answer {
 	ch := make(chan answer, 1)
 	go func() {
@@ -119,7 +118,7 @@ func (r *plegRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Po
 	return p.statusForPLEG(), nil
 }
 
-// getterRuntime can also list one pod.
+// getterRuntime is a plegRuntime that can also list one pod.
 type getterRuntime struct{ plegRuntime }
 
 func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) {
@@ -129,11 +128,11 @@ func (r *getterRuntime) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, err
 	return nil, pleg.ErrPodNotFound
 }
 
-// eventRuntime also sends events.
+// eventRuntime is a getterRuntime with an event stream.
 type eventRuntime struct {
 	getterRuntime
 	events chan pleg.ContainerEvent
-	ends   chan struct{} // each ends a stream
+	ends   chan struct{} // each value ends a stream
 }
 
 func newEventRuntime(n *node) *eventRuntime {
@@ -182,7 +181,7 @@ func (p *modelPod) statusForPLEG() *pleg.PodStatus {
 		status.ContainerStatuses = append(status.ContainerStatuses, &pleg.Status{
 			ID: pleg.ContainerID{Type: "fake", ID: c.id}, Name: c.id,
 			State: pleg.State(c.state), ExitCode: exitCode(c),
-			Reason: "Completed", // any other reason leads to one more inspection (rule 22)
+			Reason: "Completed", // any other reason causes one more inspection (rule 22)
 		})
 	}
 	status.ActiveContainerStatuses = status.ContainerStatuses

@@ -109,7 +109,8 @@ func showAbsenceObserved(_ *testing.T, s *stage) {
 func showBlockedReader(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	s.start()
-	before := time.Now().Add(-1) // the bubble's clock stands still, and a read with minTime = now would block
+	// The bubble's clock stands still, so a read with minTime = now would block.
+	before := time.Now().Add(-1)
 	ofKubelet, here := s.kubelet.read("a", before), s.here.read(s.ctx, "a", before)
 	s.wait(10 * time.Millisecond)
 	s.wantAnswered("reader in the kubelet", false, ofKubelet)

@@ -11,7 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// showClockSetBack sets the clock back before a container is restarted. Each side reads CRI by itself.
+// showClockSetBack sets the clock back before a container is restarted. The kubelet and the library
+// read CRI with their own clients.
 func showClockSetBack(t *testing.T, s *stage) {
 	server, err := criserver.Start()
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// streams has the runtime's event streams of both sides. The kubelet's EventedPLEG reads
-// its stream, as it does with the gate EventedPLEG on.
+// streams are the runtime's event streams for both generators. The kubelet's EventedPLEG reads its
+// stream, as in a kubelet with the gate EventedPLEG on.
 type streams struct {
 	internalapi.RuntimeService
 	events chan *runtimeapi.ContainerEventResponse
-	ends   chan struct{} // each ends a stream of the kubelet
+	ends   chan struct{} // each value ends a stream of the kubelet
 	here   *eventRuntime
 }
 
-// follow starts both sides on a node whose runtime has event streams.
+// follow starts both generators on a node whose runtime has event streams.
 func (s *stage) follow() *streams {
 	r := &streams{
 		events: make(chan *runtimeapi.ContainerEventResponse), ends: make(chan struct{}), here: newEventRuntime(s.node),
@@ -39,12 +39,12 @@ func (s *stage) follow() *streams {
 	evented := kubepleg.NewEventedPLEG(r, s.kubelet.generator, retries)
 	s.start()
 	evented.Start(klog.NewContext(s.ctx, logr.Discard()))
-	s.wait(time.Second + 100*time.Millisecond) // the list that follows the connection is over
+	s.wait(time.Second + 100*time.Millisecond) // by then, the list after the connection is done
 	s.forget()
 	return r
 }
 
-// GetContainerEvents is the kubelet's call.
+// GetContainerEvents is the method that the kubelet calls.
 func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimeapi.ContainerEventResponse,
 	connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
 	connected(nil)
@@ -60,7 +60,7 @@ func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimea
 	}
 }
 
-// tell sends both sides an event of a container. If uid is empty, the event names no pod.
+// tell sends both generators an event of a container. If uid is empty, the event names no pod.
 func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventType) {
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: what}
 	if uid != "" {
@@ -68,12 +68,12 @@ func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventT
 	}
 	select {
 	case r.events <- e:
-	case <-time.After(time.Millisecond): // the kubelet has no stream any more
+	case <-time.After(time.Millisecond): // the kubelet no longer reads a stream
 	}
 	r.here.events <- pleg.ContainerEvent{PodUID: uid, ContainerID: id}
 }
 
-// stop makes a container exit, and sends the event to both sides.
+// stop makes a container exit, and sends the event to both generators.
 func (r *streams) stop(s *stage, uid types.UID, id string) {
 	s.node.set(uid, id, exited)
 	r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)

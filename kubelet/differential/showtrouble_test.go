@@ -57,8 +57,8 @@ func showHealthText(t *testing.T, s *stage) {
 	wantText(text(kubeletErr), "GetPods has been")
 }
 
-// wantPanic relists on both sides, and expects that only the kubelet's panics. It uses
-// a new generator of the kubelet, because a panicked one never releases its lock.
+// wantPanic relists with both generators. Only the kubelet's must panic. Each call uses a new
+// kubelet generator, because a generator that has panicked never releases its lock.
 func (s *stage) wantPanic() {
 	s.t.Helper()
 	s.want("the kubelet panics", true, panics(func() { newKubeletSide(s.node, 1000).generator.Relist(s.t.Context()) }))
@@ -128,7 +128,7 @@ func showStartContext(_ *testing.T, s *stage) {
 	s.wantEvents(events, events)
 	end()
 	s.wait(time.Second)
-	s.start() // the kubelet's generator runs already
+	s.start() // the kubelet's generator is still running, so only the library's starts
 	s.node.set("a", "a1", exited)
 	s.wait(time.Minute)
 	s.wantEvents(nil, died("a", "a1"))
@@ -148,7 +148,7 @@ func showGauges(t *testing.T, s *stage) {
 	s.want("running containers that are shown here", 0.0, runningContainers(t, here))
 }
 
-// runningContainers reads the gauge of containers in the state running.
+// runningContainers reads the gauge of running containers.
 func runningContainers(t *testing.T, g prometheus.Gatherer) float64 {
 	t.Helper()
 	families, err := g.Gather()

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// stage is a node with both sides, for tests of deviations.
+// stage is a node with both generators, for tests of deviations.
 type stage struct {
 	t       *testing.T
 	node    *node
@@ -48,7 +48,7 @@ func (s *stage) relist() {
 	_ = s.here.generator.Relist(context.Background())
 }
 
-// start starts both sides, and discards the events of what exists.
+// start starts both generators, and discards the events of existing pods.
 func (s *stage) start() {
 	s.kubelet.generator.Start(context.Background())
 	s.here.generator.Start(context.Background())
@@ -67,7 +67,7 @@ func (s *stage) forget() {
 	s.here.events()
 }
 
-// wantEvents compares the events since the last call with those wanted.
+// wantEvents compares the events since the last call with the wanted ones.
 func (s *stage) wantEvents(kubelet, here []event) {
 	s.t.Helper()
 	s.want("events of the kubelet", kubelet, s.kubelet.events())
@@ -98,8 +98,8 @@ func (s *stage) wantAnswered(what string, want bool, reader <-chan answer) {
 	}
 }
 
-// podWith makes a pod with a running sandbox and a running container. It returns the
-// events of the first list that shows the pod.
+// podWith makes a pod with a running sandbox and a running container. It returns the events of the
+// first list that shows the pod.
 func (s *stage) podWith(uid types.UID, container string) (listed []event) {
 	s.node.set(uid, container, running)
 	return []event{

@@ -1,5 +1,6 @@
-// Package kubelet runs a released kubelet without an API server, for tests that need one or compare
-// with one. It runs the static pods of a folder on a runtime of package testnode.
+// Package kubelet runs a released kubelet without an API server. Tests use it if they need a
+// kubelet or compare the library with a kubelet. The kubelet runs static pods on a runtime of
+// package testnode.
 package kubelet
 
 import (
@@ -23,11 +24,11 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for something that must end.
+// patience is how long a test waits for a process to end.
 const patience = 2 * time.Minute
 
-// Build builds the kubelet with kubelet/build, once in a process, and returns its path. The first
-// time on a machine takes minutes.
+// Build builds the kubelet with kubelet/build, and returns its path. It builds once per process.
+// The first build on a machine takes minutes.
 var Build = sync.OnceValues(func() (string, error) {
 	root, err := testnode.Root(context.Background())
 	if err != nil {
@@ -43,9 +44,9 @@ var Build = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// Config returns the configuration of a kubelet for a machine that others use. It needs no API
-// server, cgroup v2, network plug-in or free space. It runs the pods of the folder manifests, and
-// keeps its own files below dir.
+// Config returns the configuration of a kubelet that does not disturb other users of the machine.
+// It needs no API server, cgroup v2, network plug-in or free space. The kubelet runs the pods of
+// the folder manifests, and keeps its own files below dir.
 func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]any {
 	off := map[string]any{"enabled": false}
 	return map[string]any{
@@ -64,19 +65,19 @@ func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]
 	}
 }
 
-// Options say what a kubelet runs, and where.
+// Options configure a kubelet.
 type Options struct {
-	Program   string // by default what Build returns
+	Program   string // the path of the kubelet; by default, the path that Build returns
 	Daemon    *testnode.Daemon
 	Client    *testnode.Client
 	Manifests string // the folder of the static pods
-	Dir       string // a folder for its own files
+	Dir       string // a folder for the kubelet's own files
 	NodeName  string // the kubelet appends it to the names of static pods
-	// Changes are made to the configuration that Config returns.
+	// Changes replace entries of the configuration that Config returns.
 	Changes map[string]any
 }
 
-// Start is like Run, and returns the address at which the kubelet serves its pods.
+// Start runs a kubelet as Run does. It returns the address at which the kubelet serves its pods.
 func Start(t testing.TB, o Options) (address string) {
 	t.Helper()
 	return Run(t, o).Address
@@ -84,18 +85,18 @@ func Start(t testing.TB, o Options) (address string) {
 
 // Kubelet is a running kubelet.
 type Kubelet struct {
-	Address string // where it serves its pods
+	Address string // where the kubelet serves its pods
 
 	process *proctest.Process
 }
 
-// Pid returns the number of the process.
+// Pid returns the PID of the kubelet.
 func (k *Kubelet) Pid() int { return k.process.Pid() }
 
-// Log returns what the kubelet has logged.
+// Log returns the log of the kubelet.
 func (k *Kubelet) Log() string { return k.process.Log.String() }
 
-// PodList is the part of the kubelet's answer at /pods that tests read.
+// PodList contains the fields of the kubelet's answer at /pods that tests use.
 type PodList struct {
 	Items []struct {
 		Metadata struct{ Name string }
@@ -145,7 +146,7 @@ func (o Options) WriteManifest(name string, manifest map[string]any) error {
 	if err != nil {
 		return err
 	}
-	// Written elsewhere and moved, so that the kubelet never reads half of it.
+	// Write a file elsewhere and then move it, so that the kubelet never reads half a manifest.
 	part := filepath.Join(o.Dir, name+".part")
 	if err := os.WriteFile(part, content, 0o600); err != nil {
 		return err
@@ -153,10 +154,11 @@ func (o Options) WriteManifest(name string, manifest map[string]any) error {
 	return os.Rename(part, o.Manifest(name))
 }
 
-// Manifest returns the file of a static pod's manifest.
+// Manifest returns the path of a static pod's manifest.
 func (o Options) Manifest(name string) string { return filepath.Join(o.Manifests, name+".json") }
 
-// Run starts a kubelet, and builds it first if necessary. The kubelet and its pods end with the test.
+// Run starts a kubelet. It builds the kubelet first if necessary. At the end of the test, the
+// kubelet is killed and its pods are removed.
 func Run(t testing.TB, o Options) *Kubelet {
 	t.Helper()
 	must := func(err error) {
@@ -195,7 +197,8 @@ func Run(t testing.TB, o Options) *Kubelet {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := o.Client.RemovePods(ctx); err != nil { // the pods are in no cgroup of the daemon's own
+		// The pods are not in the daemon's cgroup, so they would outlive the daemon.
+		if err := o.Client.RemovePods(ctx); err != nil {
 			t.Error(err)
 		}
 		if err := testnode.UnmountBelow(o.Dir); err != nil {
@@ -205,7 +208,7 @@ func Run(t testing.TB, o Options) *Kubelet {
 	return k
 }
 
-// Terminate ends the kubelet as an upgrade would. Its pods run on.
+// Terminate ends the kubelet as an upgrade does. Its pods keep running.
 func (k *Kubelet) Terminate(t testing.TB) { k.end(t, syscall.SIGTERM) }
 
 func (k *Kubelet) end(t testing.TB, s syscall.Signal) {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU returns the CPU time that this process has used, without its children's.
+// CPU returns the CPU time that this process has used, without its children.
 func CPU() (time.Duration, error) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -24,7 +24,7 @@ func CPUOf(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking for the CPU time of a process: %w", err)
 	}
-	// The name before the last bracket may contain blanks and brackets.
+	// The fields start after the last bracket. The name before it may contain blanks and brackets.
 	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 	const userTime, systemTime, ticks = 11, 12, 100
 	var total int64

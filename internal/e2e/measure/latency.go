@@ -2,14 +2,16 @@ package measure
 
 import "time"
 
-// Latency is what cmd/latency prints with -json. All are medians; those that need an event of the
-// runtime are 0 without events.
+// Latency is the output of cmd/latency with -json. All figures are medians. On a runtime without
+// events, Reader and Died are 0.
 type Latency struct {
-	// Reader is from the runtime's event of a death to a bare reader of its stream.
+	// Reader is the time from the runtime's event of a death until a bare reader of the stream
+	// reads it.
 	Reader time.Duration
-	// Died is the time from that event to ContainerDied, of a generator that uses the runtime's events.
+	// Died is the time from the runtime's event to ContainerDied. The generator uses the runtime's
+	// events.
 	Died time.Duration
-	// Whole is from the end of the container, as the runtime stamps it, to ContainerDied. Polling
-	// is the same for a generator that only polls.
+	// Whole is the time from the end of the container, as the runtime reports it, to ContainerDied.
+	// Polling is the same time for a generator that only polls.
 	Whole, Polling time.Duration
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the main function of a measuring program: it parses the flags, and runs until
-// run returns. An interrupt ends run's context, so that run can end what it has started.
+// Main is the main function of a measuring program. It parses the flags and calls run. An interrupt
+// ends the context of run, so that run can end the processes that it started.
 func Main(run func(ctx context.Context) error) {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -25,7 +25,7 @@ func Main(run func(ctx context.Context) error) {
 	}
 }
 
-// Wait returns after d, or with the context's error if the context ends first.
+// Wait returns after d. It returns the context's error if the context ends first.
 func Wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -1,5 +1,4 @@
-// Package measure turns samples into the figures that the programs of this module
-// print.
+// Package measure computes figures from samples, for the programs of this module.
 package measure
 
 import (
@@ -8,11 +7,10 @@ import (
 	"time"
 )
 
-// Samples are durations that were measured.
+// Samples are measured durations.
 type Samples []time.Duration
 
-// Quantile returns the smallest sample that at least the share q of all samples
-// does not exceed; zero if there is none.
+// Quantile returns the q-quantile, which is always one of the samples; zero if there are none.
 func (s Samples) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -22,7 +20,7 @@ func (s Samples) Quantile(q float64) time.Duration {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// Milliseconds shows a duration as the tables do.
+// Milliseconds formats a duration for the tables.
 func Milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }

@@ -1,4 +1,4 @@
-// Package results keeps the results of measurements in a file, and their table in a document.
+// Package results stores the results of measurements in a file, and a table of them in a document.
 package results
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Read returns the results in a file by name; none without a file or a path.
+// Read returns the results in a file, by name. Without a path or a file, it returns an empty map.
 func Read[M ~map[string]*T, T any](path string) (M, error) {
 	all := make(M)
 	if path == "" {
@@ -28,7 +28,7 @@ func Read[M ~map[string]*T, T any](path string) (M, error) {
 	return all, nil
 }
 
-// Keep writes the results to a file; without a path it does nothing.
+// Keep writes the results to a file. It does nothing if path is empty.
 func Keep(path string, all any) error {
 	if path == "" {
 		return nil
@@ -43,7 +43,7 @@ func Keep(path string, all any) error {
 	return nil
 }
 
-// Draw replaces the table between two lines of a document.
+// Draw replaces the table between the lines beginning and end of a document.
 func Draw(path, beginning, end, table string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -12,17 +12,16 @@ import (
 	"syscall"
 )
 
-// module is this module's path. The folder of its go.mod is the starting point for every other path.
+// module is the path of this Go module. All other paths are relative to the folder of its go.mod.
 const module = "github.com/kubepleg/pleg/internal/e2e"
 
-// Root returns the root of the repository. The working folder must be inside this module,
-// as it is in tests and with "go run".
+// Root returns the root of the repository. The working folder must be inside this module, as it is
+// in tests and with "go run".
 func Root(ctx context.Context) (string, error) {
 	e2e, err := moduleDir(ctx)
 	return filepath.Join(e2e, "..", ".."), err
 }
 
-// moduleDir returns the folder of this module.
 func moduleDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
@@ -33,16 +32,16 @@ func moduleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-// The machine that programs are built for, unless Prepare changes it: its processor, and a static
-// busybox for it. If busyboxPath is empty, busybox is looked up.
+// arch is the processor that programs are built for, and busyboxPath is a static busybox for it. If
+// busyboxPath is empty, busybox is looked up in PATH. Only Prepare changes these variables.
 var (
 	arch        = runtime.GOARCH
 	busyboxPath string
 )
 
-// Prepare returns the folders of a runtime's programs and of the images, below .cache, also for a
-// machine of another processor. busybox is a static one for that machine. A program that calls
-// Prepare must not call Start.
+// Prepare returns the folders with the programs of a runtime and with the images, below .cache. The
+// processor goarch may differ from this machine's; busybox is the path of a static busybox for it.
+// A program that calls Prepare must not call Start.
 func Prepare(ctx context.Context, name, goarch, busybox string) (programs, images string, err error) {
 	runtimeName, arch, busyboxPath = name, goarch, busybox
 	r, err := Chosen()
@@ -52,8 +51,8 @@ func Prepare(ctx context.Context, name, goarch, busybox string) (programs, image
 	return r.prepare(ctx)
 }
 
-// prepare returns the folders of the runtime's programs and of the images. Packages of a "go test
-// ./..." run at the same time: one of them builds and installs.
+// prepare returns the folders with the runtime's programs and with the images. It holds a lock, so
+// that only one of the packages of a "go test ./..." builds and installs.
 func (r Runtime) prepare(ctx context.Context) (programs, images string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -77,8 +76,9 @@ func (r Runtime) prepare(ctx context.Context) (programs, images string, err erro
 	return programs, images, nil
 }
 
-// cached returns a folder below .cache that holds files. If one is missing, fill makes them in an
-// empty folder, and cached moves them in. An interruption then leaves nothing half done.
+// cached returns the folder .cache/name with the given files. If a file is missing, fill writes all
+// files into an empty folder, and cached moves them. So an interruption leaves no half-written
+// file.
 func cached(
 	ctx context.Context, name string, files []string, fill func(ctx context.Context, into string) error,
 ) (string, error) {
@@ -130,8 +130,8 @@ func allExist(dir string, names []string) bool {
 	return true
 }
 
-// lock takes an exclusive lock on a file, and returns a function that releases it. The kernel
-// releases it when the process dies.
+// lock takes an exclusive lock on a file. It returns a function that releases the lock. If the
+// process dies, the kernel releases the lock.
 func lock(path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -143,7 +143,7 @@ func lock(path string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// output runs cmd and returns its stdout. Its error has the end of what cmd wrote.
+// output runs cmd and returns its stdout. The error includes the end of cmd's output.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &complaint

@@ -17,14 +17,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Client is a connection for the tests' own calls, mostly calls that write. It is not under test.
+// Client is a CRI client for the tests' own calls. Most of these calls change something. The client
+// itself is not tested.
 type Client struct {
 	runtimeapi.RuntimeServiceClient
 	conn   *grpc.ClientConn
-	parent string // the cgroup that pods are put in
+	parent string // the parent cgroup of the pods
 }
 
-// Client connects to the daemon. The connection outlives restarts.
+// Client connects to the daemon. After a restart of the daemon, the client reconnects.
 func (d *Daemon) Client() (*Client, error) {
 	conn, err := grpc.NewClient(d.Endpoint(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -46,7 +47,7 @@ func (d *Daemon) Client() (*Client, error) {
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// WaitReady returns when the runtime answers, or ctx has ended.
+// WaitReady returns when the runtime answers or ctx ends.
 func (c *Client) WaitReady(ctx context.Context) error {
 	for {
 		_, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))
@@ -61,7 +62,7 @@ func (c *Client) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Pid returns the process of a running container, as the host numbers it.
+// Pid returns the PID of a running container, in the host's PID namespace.
 func (c *Client) Pid(ctx context.Context, containerID string) (int, error) {
 	r, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: containerID, Verbose: true})
 	if err != nil {
@@ -79,8 +80,8 @@ func (c *Client) Pid(ctx context.Context, containerID string) (int, error) {
 	return info.Pid, nil
 }
 
-// Shim returns the process that watches a running container and reaps it: containerd's shim, or
-// CRI-O's conmon.
+// Shim returns the PID of the process that watches a running container and reaps it: containerd's
+// shim or CRI-O's conmon.
 func (c *Client) Shim(ctx context.Context, containerID string) (int, error) {
 	pid, err := c.Pid(ctx, containerID)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Client) Shim(ctx context.Context, containerID string) (int, error) {
 	return parent, nil
 }
 
-// gone drops an error which means that the object to remove does not exist.
+// gone returns err. If err means that the object to remove does not exist, gone returns nil.
 func gone(err error) error {
 	if status.Code(err) == codes.NotFound {
 		return nil

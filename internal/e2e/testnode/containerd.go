@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containerd is a version of containerd. Versions are compared as strings, which works while the
-// numbers that decide have one digit.
+// containerd is a version of containerd. Versions are compared as strings. This works while the
+// major and minor numbers have one digit.
 type containerd struct {
 	version string
-	// sum is the checksum of the Go module, as in a go.sum. The module's own go.sum has those of
-	// its dependencies. Without a sum, the programs are from Debian's package.
+	// sum is the checksum of the Go module, as in a go.sum. The module's own go.sum contains the
+	// checksums of its dependencies. If sum is empty, the programs come from Debian's package.
 	sum string
 }
 
-// containerds are the versions that tests run on, the last of each minor one.
+// containerds are the versions that tests run on: the last patch release of each minor version.
 var containerds = []containerd{
 	{"1.6.20", ""},
 	{"1.7.35", "h1:7AU2T1qI2OdNBmKkreWZ7kASHUNFItN5Hgejd9sY938="},
@@ -37,7 +37,7 @@ var containerds = []containerd{
 	{"2.4.2", "h1:p6Qg+xbEz8lvwdhHDx0U469xENvp4LgGBx+E7djXkGw="},
 }
 
-// containerdPrograms are the programs that are run.
+// containerdPrograms are the programs that tests need.
 var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "ctr"}
 
 func (c containerd) prepare(ctx context.Context) (string, error) {
@@ -51,15 +51,15 @@ func (c containerd) prepare(ctx context.Context) (string, error) {
 	return cached(ctx, key, containerdPrograms, c.build)
 }
 
-// build builds the programs in the folder of the downloaded module, with its own go.mod and go.sum,
-// and so with the versions that it was released with.
+// build builds the programs in the folder of the downloaded module. This folder contains the go.mod
+// and go.sum of the release, so the dependencies are those of the release.
 func (c containerd) build(ctx context.Context, into string) error {
 	path := "github.com/containerd/containerd"
 	if c.version >= "2" {
 		path += "/v2"
 	}
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path+"@v"+c.version)
-	// Outside of every module, so that none affects the download.
+	// The working folder is outside of every module, so that no go.mod affects the download.
 	cmd.Dir, cmd.Env = into, append(os.Environ(), "GOWORK=off", "GO111MODULE=on")
 	out, err := output(cmd)
 	if err != nil {
@@ -104,15 +104,17 @@ func (c containerd) unpack(ctx context.Context, into string) error {
 	return err
 }
 
-// containerdConfig is containerd's configuration. containerd writes only below the daemon's folder,
-// except for the shims' sockets before 2.3. It reads nothing of the machine's own configuration.
+// containerdConfig is containerd's configuration. containerd writes only below the daemon's folder.
+// The only exception: before 2.3, the sockets of shims are elsewhere. It reads no other
+// configuration of the machine.
 //
-// As on a node, where it is in /run, its state and runc's are in memory. This matters: a shim of
-// 2.4 syncs a file there before it reports an exit.
+// The state folders of containerd and runc are in memory, as on a node, where they are in /run.
+// This matters: a shim of 2.4 syncs a file there before it reports an exit.
 //
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox would fail on its oom_score_adj. no_sync:
-// what is written must survive the death of the process, not of the machine. CRI's server for exec and
-// attach, which nothing here uses, cannot be switched off: it takes any free loopback port.
+// Without restrict_oom_score_adj, every sandbox would fail to set its oom_score_adj, because the
+// process lacks CAP_SYS_RESOURCE. With no_sync, data survives the death of the process, but not of
+// the machine. CRI's server for exec and attach is unused here, but cannot be switched off. It
+// takes any free port on the loopback interface.
 var containerdConfig = template.Must(template.New("config.toml").Parse(`version = {{if .V1}}2{{else}}3{{end}}
 root = '{{.Dir}}/root'
 state = '{{.Dir}}/state'
@@ -162,7 +164,7 @@ disabled_plugins = [
 func (c containerd) configure(dir, _ string) error {
 	state := filepath.Join(dir, "state")
 	switch err := os.Mkdir(state, 0o711); {
-	case errors.Is(err, fs.ErrExist): // from another version
+	case errors.Is(err, fs.ErrExist): // another version of containerd made the folder
 	case err != nil:
 		return err
 	default:
@@ -185,7 +187,7 @@ func (c containerd) configure(dir, _ string) error {
 	return os.WriteFile(filepath.Join(dir, "config.toml"), b.Bytes(), 0o600)
 }
 
-// socket is in the state folder, as it is on a node.
+// socket returns a path in the state folder, as on a node.
 func (containerd) socket(dir string) string { return filepath.Join(dir, "state", "c.sock") }
 
 func (containerd) exitsDir(string) string { return "" }
@@ -198,7 +200,6 @@ func (c containerd) importImage(ctx context.Context, dir, programs, archive, _ s
 	return c.ctr(ctx, dir, programs, "images", "import", archive)
 }
 
-// ctr runs containerd's own client.
 func (c containerd) ctr(ctx context.Context, dir, programs string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, "ctr"), append([]string{"-n", namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "CONTAINERD_ADDRESS="+c.socket(dir))
@@ -206,7 +207,7 @@ func (c containerd) ctr(ctx context.Context, dir, programs string, args ...strin
 	return err
 }
 
-// Ctr runs containerd's own client, which no other runtime has.
+// Ctr runs containerd's own client. On other runtimes, it returns an error.
 func (d *Daemon) Ctr(ctx context.Context, args ...string) error {
 	c, is := d.runtime.family.(containerd)
 	if !is {

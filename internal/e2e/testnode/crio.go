@@ -12,14 +12,14 @@ import (
 	"text/template"
 )
 
-// The version of CRI-O. No Go module proxy and no Debian has it.
+// crioVersion is the version of CRI-O. Neither a Go module proxy nor Debian offers its programs.
 const (
 	crioVersion = "1.37.0"
 	crioSum     = "2513bc00cd701a58d02f0169c6d94a8bb14ae430ea1204af3167ea98411de6ae"
 	pinnsSum    = "e347198a382579db5ed340747f7ab9a63143f12643f6bd15f31e4d4dde650f48"
 )
 
-// crio is CRI-O, with or without its events.
+// crio is CRI-O, with or without its event stream.
 type crio struct{ events bool }
 
 func (crio) prepare(ctx context.Context) (string, error) {
@@ -64,7 +64,8 @@ func unpackCRIO(ctx context.Context, into string) error {
 
 // crioConfig is CRI-O's configuration. CRI-O writes only below the daemon's folder.
 //
-// drop_infra_ctr: a sandbox has no process, because its oom_score_adj would fail without CAP_SYS_RESOURCE.
+// With drop_infra_ctr, a sandbox has no process. Such a process would fail to set its
+// oom_score_adj, because it lacks CAP_SYS_RESOURCE.
 var crioConfig = template.Must(template.New("config.toml").Parse(`[crio]
 root = "{{.Dir}}/root"
 runroot = "{{.Dir}}/runroot"
@@ -114,9 +115,9 @@ monitor_path = "{{.Conmon}}"
 monitor_cgroup = "pod"
 `))
 
-// crioRunc is the runc that CRI-O runs. A kubelet asks for limits of huge pages, which need their
-// cgroup, and for a negative oom_score_adj, which needs CAP_SYS_RESOURCE. containerd's
-// configuration can leave these out, CRI-O's cannot.
+// crioRunc is the runc that CRI-O runs. It removes two settings of a kubelet: limits of huge pages,
+// which need their cgroup, and a negative oom_score_adj, which needs CAP_SYS_RESOURCE. containerd
+// can be configured to leave out both; CRI-O cannot.
 const crioRunc = `#!/bin/sh
 for arg; do
 	if [ "$before" = --bundle ]; then
@@ -152,8 +153,8 @@ func (c crio) configure(dir, programs string) error {
 	)
 }
 
-// socket is in a folder of its own, as on a node. A pod that mounts CRI-O's storage together with
-// the socket would need shared mounts.
+// socket returns a path in a folder of its own, as on a node. If a pod mounted the socket together
+// with CRI-O's storage, it would need shared mounts.
 func (crio) socket(dir string) string { return filepath.Join(dir, "run", "c.sock") }
 
 func (crio) exitsDir(dir string) string { return filepath.Join(dir, "exits") }
@@ -166,7 +167,8 @@ func (crio) command(dir, programs string) []string {
 func (crio) importImage(ctx context.Context, dir, _, archive, name string) error {
 	store := fmt.Sprintf("containers-storage:[overlay@%[1]s/root+%[1]s/runroot]%[2]s", dir, name)
 	cmd := exec.CommandContext(ctx, "skopeo", "--insecure-policy", "copy", "docker-archive:"+archive, store)
-	// The first makes it keep its cache where the second says, instead of below /var/lib.
+	// With the first variable, skopeo stores its cache in the folder of the second variable,
+	// instead of below /var/lib.
 	cmd.Env = append(os.Environ(), "_CONTAINERS_ROOTLESS_UID=1", "XDG_DATA_HOME="+dir)
 	_, err := output(cmd)
 	return err

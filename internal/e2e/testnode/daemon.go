@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// namespace is where CRI keeps its objects in containerd.
+	// namespace is the namespace that containerd's CRI plugin uses.
 	namespace = "k8s.io"
-	// maxSocketPath is the longest path of a unix socket on Linux.
+	// maxSocketPath is the length of the longest path of a unix socket on Linux.
 	maxSocketPath = 107
-	// bootTimeout bounds a start. A start takes a second on an idle machine, and longer with many
-	// pods to recover.
+	// bootTimeout limits the time of a start. A start takes a second on an idle machine. It takes
+	// longer if the runtime has to recover many pods.
 	bootTimeout = 2 * time.Minute
 )
 
-// Daemon is a runtime with a folder and a socket of its own. Its methods may
-// be called from several goroutines.
+// Daemon is a runtime with its own folder and socket. Its methods are safe for concurrent use.
 type Daemon struct {
 	runtime  Runtime
 	dir      string
 	programs string // the folder of the runtime's programs
-	images   string // the folder of the images' archives
+	images   string // the folder of the image archives
 	sweeper  *sweeper
 
-	mu  sync.Mutex // held while the process changes
+	mu  sync.Mutex // held while the process is started or ended
 	run *process   // nil while no process runs
 }
 
@@ -45,8 +44,8 @@ type process struct {
 	done chan struct{} // closed when the process has ended and was reaped
 }
 
-// Start gets what is missing, starts the chosen runtime, and waits until it serves. The caller must
-// Close it. If the calling process dies, everything is removed all the same.
+// Start installs and builds what is missing, starts the chosen runtime, and waits until it serves.
+// The caller must call Close. If the calling process dies, everything is still removed.
 func Start(ctx context.Context) (*Daemon, error) {
 	if err := NeedsRoot(); err != nil {
 		return nil, err
@@ -64,7 +63,7 @@ func Start(ctx context.Context) (*Daemon, error) {
 		return nil, fmt.Errorf("making the folder of %s: %w", r.Name, err)
 	}
 	d := &Daemon{runtime: r, dir: dir, programs: programs, images: images}
-	// The sockets of containerd's shims have names of 64 digits.
+	// The names of containerd's shim sockets have 64 digits.
 	if len(dir)+len("/s/")+64 > maxSocketPath {
 		return nil, errors.Join(fmt.Errorf("the temporary folder %s is too long for unix sockets: set TMPDIR", dir),
 			os.Remove(dir))
@@ -78,7 +77,7 @@ func Start(ctx context.Context) (*Daemon, error) {
 	return d, nil
 }
 
-// boot is the first start. It also imports the images.
+// boot starts the daemon for the first time, and imports the images.
 func (d *Daemon) boot(ctx context.Context) error {
 	if err := errors.Join(linkRunc(d.dir), d.runtime.family.configure(d.dir, d.programs)); err != nil {
 		return fmt.Errorf("configuring %s: %w", d.runtime.Name, err)
@@ -94,8 +93,8 @@ func (d *Daemon) boot(ctx context.Context) error {
 	return nil
 }
 
-// Replace makes another version of the runtime start next, with the files of this one. The daemon
-// must not run, and no other method may be called meanwhile.
+// Replace makes the next start run another version of the runtime, with the same files. The daemon
+// must not be running. No other method may be called at the same time.
 func (d *Daemon) Replace(ctx context.Context, name string) error {
 	other, err := named(name)
 	if err != nil {
@@ -109,40 +108,38 @@ func (d *Daemon) Replace(ctx context.Context, name string) error {
 	return other.family.configure(d.dir, programs)
 }
 
-// Runtime returns the runtime, with what it promises.
+// Runtime describes the daemon's runtime.
 func (d *Daemon) Runtime() Runtime { return d.runtime }
 
-// Dir is the daemon's folder. Its files and mounts are removed with the daemon.
+// Dir returns the daemon's folder. Its files and mounts are removed together with the daemon.
 func (d *Daemon) Dir() string { return d.dir }
 
-// CgroupParent is the cgroup whose processes are killed with the daemon.
+// CgroupParent returns the parent cgroup of the pods. Close kills all processes in it.
 func (d *Daemon) CgroupParent() string { return cgroupParent(d.dir) }
 
-// Socket is the path of the daemon's socket. It stays the same over restarts.
+// Socket returns the path of the daemon's socket. A restart does not change it.
 func (d *Daemon) Socket() string { return d.runtime.family.socket(d.dir) }
 
-// ExitsDir is the folder of the daemon's exit files, for cri.WithExitsDir; empty if the daemon
-// reports exits in another way.
+// ExitsDir returns the folder of the daemon's exit files, for cri.WithExitsDir. It returns "" if
+// the daemon reports exits in another way.
 func (d *Daemon) ExitsDir() string { return d.runtime.family.exitsDir(d.dir) }
 
-// Endpoint is the socket as CRI clients name it.
+// Endpoint returns the daemon's socket in the form that CRI clients use.
 func (d *Daemon) Endpoint() string { return "unix://" + d.Socket() }
 
-// Freeze stops the process without ending it: connections stay open, and the daemon answers nothing.
+// Freeze stops the process by SIGSTOP. Connections stay open, but the daemon does not answer.
 func (d *Daemon) Freeze() error { return d.signal(unix.SIGSTOP) }
 
-// Thaw lets a frozen process go on.
+// Thaw lets a frozen process continue.
 func (d *Daemon) Thaw() error { return d.signal(unix.SIGCONT) }
 
-// Kill ends the process as a crash would, and returns when it has ended. Pods run
-// on.
+// Kill ends the process as a crash does, and waits for its end. The pods keep running.
 func (d *Daemon) Kill() error { return d.end(unix.SIGKILL) }
 
-// Terminate ends the process as an upgrade would, and returns when it has ended.
-// Pods run on.
+// Terminate ends the process as an upgrade does, and waits for its end. The pods keep running.
 func (d *Daemon) Terminate() error { return d.end(unix.SIGTERM) }
 
-// Restart starts the process, if it does not run, and waits until it serves.
+// Restart starts the process if it is not running, and waits until it serves.
 func (d *Daemon) Restart(ctx context.Context) error {
 	if err := d.Launch(); err != nil {
 		return err
@@ -160,8 +157,7 @@ func (d *Daemon) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Launch starts the process, if it does not run, and does not wait until it
-// serves.
+// Launch starts the process if it is not running. It does not wait until the process serves.
 func (d *Daemon) Launch() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,11 +171,11 @@ func (d *Daemon) Launch() error {
 	defer log.Close()
 	command := d.runtime.family.command(d.dir, d.programs)
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Dir = d.dir // conmon leaves a file there when a container runs out of memory
+	cmd.Dir = d.dir // if a container runs out of memory, conmon writes a file there
 	cmd.Env = append(os.Environ(), "PATH="+d.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own, so that an interrupt at the terminal reaches only the test, which then
-	// ends the daemon in order.
+	// The process has its own process group. So an interrupt at the terminal reaches only the test,
+	// and the test then ends the daemon in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", d.runtime.Name, err)
@@ -188,7 +184,7 @@ func (d *Daemon) Launch() error {
 	d.run = p
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // no error: tests end the process with signals
+		_ = cmd.Wait() // the error is ignored, because tests end the process with signals
 	}()
 	return nil
 }
@@ -206,7 +202,7 @@ func (d *Daemon) signal(s unix.Signal) error {
 	return nil
 }
 
-// Pid returns the daemon's process.
+// Pid returns the PID of the daemon.
 func (d *Daemon) Pid() (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -216,7 +212,8 @@ func (d *Daemon) Pid() (int, error) {
 	return d.run.cmd.Process.Pid, nil
 }
 
-// Alive reports whether a container has a process. It does not ask the runtime, which may be frozen.
+// Alive reports whether a container has a process. It does not ask the runtime, which may be
+// frozen.
 func (d *Daemon) Alive(containerID string) bool {
 	return slices.ContainsFunc(processes(), func(pid int) bool {
 		cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -257,8 +254,8 @@ func (d *Daemon) Log(lines int) string {
 
 func (d *Daemon) logPath() string { return filepath.Join(d.dir, "daemon.log") }
 
-// Close ends the daemon and everything that it started, and removes its folder. It does not stop
-// pods in order, because that could block; it removes what they are made of.
+// Close ends the daemon and everything that it started, and removes its folder. It kills the pods'
+// processes, because a normal stop of the pods could block.
 func (d *Daemon) Close() error {
 	err := d.Kill()
 	return errors.Join(err, sweep(d.dir), d.sweeper.close())

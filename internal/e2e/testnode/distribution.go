@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// packages are the distribution's packages, by the programs that they contain.
+// packages are the names of the distribution's packages, by program.
 var packages = map[string]string{
 	"runc": "runc", "conmon": "conmon", "skopeo": "skopeo", "xz": "xz-utils", "busybox": "busybox-static",
 	"qemu-system-x86_64": "qemu-system-x86", "qemu-system-aarch64": "qemu-system-arm",
 }
 
-// Install installs the distribution's programs that are missing.
+// Install installs missing programs from the distribution's packages.
 func Install(ctx context.Context, programs ...string) error {
 	var missing []string
 	for _, p := range programs {
@@ -49,7 +49,8 @@ func Install(ctx context.Context, programs ...string) error {
 	return nil
 }
 
-// staticBusybox finds a busybox that runs in an otherwise empty image.
+// staticBusybox returns the path of a statically linked busybox, which can run in an otherwise
+// empty image.
 func staticBusybox() (string, error) {
 	path, err := exec.LookPath(cmp.Or(busyboxPath, "busybox"))
 	if err != nil {

@@ -1,14 +1,14 @@
-// Package testnode runs a real container runtime for tests and programs. It gets or builds the
-// runtime that is chosen by name, and starts it with a temporary folder and a socket of its own. It
-// freezes, kills and restarts the runtime, makes its runc block or fail, and makes pods in it. It
-// removes every trace of the runtime, even if the process that started it dies.
+// Package testnode runs a real container runtime for tests and programs. It installs or builds the
+// chosen runtime, and starts it with its own temporary folder and socket. It can freeze, kill and
+// restart the runtime, block its runc or make it fail, and run pods on it. At the end it removes
+// every trace of the runtime, even if the process that started the runtime dies.
 //
-// A Runtime describes a runtime: where its programs come from, and what tests may expect of it.
-// Tests distinguish runtimes by that, not by their names.
+// A Runtime describes a runtime: where its programs come from, and which behaviour tests may
+// expect. Tests use these properties, not the names of runtimes.
 //
-// The package needs Linux, root and, the first time, the network. containerd 1.6, runc and other
-// tools come from Debian, the other versions of containerd from the Go module proxy. CRI-O's
-// programs are in neither; a folder that is named must have them.
+// The package needs Linux, root and, at first, the network. containerd 1.6, runc and other tools
+// come from Debian. The other versions of containerd come from the Go module proxy. CRI-O's
+// programs come from a folder that -crio or PLEG_CRIO names.
 package testnode
 
 import (
@@ -17,10 +17,10 @@ import (
 	"os"
 )
 
-// ErrNeedsRoot is the error of everything that needs root.
+// ErrNeedsRoot reports that this process is not root.
 var ErrNeedsRoot = errors.New("running a container runtime needs root")
 
-// NeedsRoot returns ErrNeedsRoot if this process may not run a container runtime.
+// NeedsRoot returns ErrNeedsRoot if this process is not root.
 func NeedsRoot() error {
 	if os.Geteuid() != 0 {
 		return ErrNeedsRoot
@@ -28,12 +28,12 @@ func NeedsRoot() error {
 	return nil
 }
 
-// skipVariable, set to "skip", lets a run without root pass.
+// skipVariable is an environment variable. If its value is "skip", tests without root pass.
 const skipVariable = "PLEG_E2E"
 
-// ExitWithoutRoot ends the process if it may not run a container runtime. TestMain calls it,
-// because "go test" drops the output of a passing package: a run that tested nothing must not look
-// like success. Without root the run fails, unless skipVariable is set.
+// ExitWithoutRoot ends the process if it is not root. The process then fails, unless skipVariable
+// is "skip". TestMain calls ExitWithoutRoot, because "go test" drops the output of a passing
+// package. Without the failure, a run that tested nothing would look like success.
 func ExitWithoutRoot(tests string) {
 	err := NeedsRoot()
 	if err == nil {

@@ -2,8 +2,8 @@ package testnode
 
 import "testing"
 
-// ForTest starts a runtime, with a client for it, until the test ends. If the test fails, it logs
-// the end of the runtime's log.
+// ForTest starts a runtime and returns it with a client. Both end with the test. If the test fails,
+// ForTest logs the end of the runtime's log.
 func ForTest(t testing.TB) (*Daemon, *Client) {
 	t.Helper()
 	daemon, err := Start(t.Context())

@@ -14,18 +14,18 @@ import (
 	"slices"
 )
 
-// The images that every daemon has. They are made here, without a registry.
+// Every daemon has these images. They are built here, without a registry.
 const (
 	// PauseImage is the image of the sandboxes.
 	PauseImage = "localhost/pause:test"
-	// BusyboxImage has a shell, and the few applets that are linked to busybox.
+	// BusyboxImage contains a shell and a few applets of busybox.
 	BusyboxImage = "localhost/busybox:test"
 )
 
-// archives are the files in the folder of the images, and the images in them.
+// archives are the image archives by file name, each with the name of its image.
 var archives = map[string]string{"pause.tar": PauseImage, "busybox.tar": BusyboxImage}
 
-// prepareImages returns the folder that has the archives of the images.
+// prepareImages returns the folder with the image archives.
 func prepareImages(ctx context.Context) (string, error) {
 	if err := Install(ctx, "busybox"); err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func prepareImages(ctx context.Context) (string, error) {
 	})
 }
 
-// busybox is an image that has a shell. It is the same image under every name.
+// busybox returns an image with a shell. Only its name varies.
 func busybox(name string) (image, error) {
 	program, err := staticBusybox()
 	box := image{name: name, files: map[string]string{"bin/busybox": program}, symlinks: map[string]string{}}
@@ -82,8 +82,9 @@ func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
 	return d.importAs(ctx, box)
 }
 
-// ImportBusyboxWith imports an image of busybox that runs as a user, with more static programs in
-// /bin, by their names there. The image has the user app, 1234 in the groups 1234 and 77.
+// ImportBusyboxWith imports an image of busybox with more static programs in /bin. The keys of
+// programs are their names there. The image runs as the given user. It defines the user app, with
+// UID 1234 and the groups 1234 and 77.
 func (d *Daemon) ImportBusyboxWith(ctx context.Context, name, user string, programs map[string]string) error {
 	box, err := busybox(name)
 	if err != nil {
@@ -113,7 +114,6 @@ func (d *Daemon) importAs(ctx context.Context, img image) error {
 	return d.importImage(ctx, archive, img.name)
 }
 
-// importImage imports an archive.
 func (d *Daemon) importImage(ctx context.Context, archive, name string) error {
 	if err := d.runtime.family.importImage(ctx, d.dir, d.programs, archive, name); err != nil {
 		return fmt.Errorf("importing the image %s into %s: %w", name, d.runtime.Name, err)
@@ -125,11 +125,11 @@ func (d *Daemon) importImage(ctx context.Context, archive, name string) error {
 type image struct {
 	name, user string
 	entrypoint []string
-	files      map[string]string // path in the image → file that it is copied from
+	files      map[string]string // path in the image → path of the source file
 	symlinks   map[string]string // path in the image → target
 }
 
-// write writes the image in the form that "docker save" writes.
+// write writes the image in the format of "docker save".
 func (img image) write(path string) error {
 	layer, err := img.layer()
 	if err != nil {
@@ -175,7 +175,8 @@ func (img image) write(path string) error {
 	return os.WriteFile(path, archive.Bytes(), 0o600)
 }
 
-// layer returns the tar of the image's file system, which is always the same.
+// layer returns the tar archive of the image's file system. The same files always make the same
+// archive.
 func (img image) layer() ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)

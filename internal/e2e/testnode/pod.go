@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The labels and annotations by which the kubelet recognizes its pods.
+// These are the labels and annotations by which the kubelet recognizes its pods.
 const (
 	labelPodName             = "io.kubernetes.pod.name"
 	labelPodNamespace        = "io.kubernetes.pod.namespace"
@@ -31,7 +31,7 @@ const (
 	defaultTerminationPolicy = "File"
 )
 
-// Pod is a pod that a test runs. Its sandbox has host networking, unless RunPodIn made it.
+// Pod is a pod that a test runs. Its sandbox uses the host's network, unless RunPodIn made it.
 type Pod struct {
 	UID       types.UID
 	Name      string
@@ -41,18 +41,18 @@ type Pod struct {
 	config *runtimeapi.PodSandboxConfig
 }
 
-// Container is what a test wants to run in a pod.
+// Container describes a container that a test runs in a pod.
 type Container struct {
 	Name string
 	// Command runs in a busybox image.
 	Command []string
 	// Restarts is how many containers of this name the pod had before.
 	Restarts int
-	// Memory is the container's memory limit in bytes; 0 is no limit.
+	// Memory is the container's memory limit in bytes; 0 means no limit.
 	Memory int64
 }
 
-// Hash is the hash of the specification, for the container's annotation.
+// Hash returns the hash of the specification, for the container's annotation.
 func (c Container) Hash() uint64 {
 	h := fnv.New32a()
 	fmt.Fprint(h, c.Name, c.Command)
@@ -72,12 +72,12 @@ func (c *Client) RunPod(ctx context.Context, namespace, name string) (*Pod, erro
 	return c.runSandbox(ctx, NewUID(), namespace, name, 0)
 }
 
-// RunPodIn is RunPod for a pod that uses other namespaces. A pod network needs CNI plugins.
+// RunPodIn is like RunPod, but the pod uses the given namespaces. A pod network needs CNI plugins.
 func (c *Client) RunPodIn(ctx context.Context, namespace, name string, in *runtimeapi.NamespaceOption) (*Pod, error) {
 	return c.runSandboxIn(ctx, NewUID(), namespace, name, 0, in)
 }
 
-// RunPodAgain runs another sandbox of a pod whose sandbox is gone.
+// RunPodAgain runs a new sandbox for a pod that has lost its sandbox.
 func (c *Client) RunPodAgain(ctx context.Context, pod *Pod) (*Pod, error) {
 	return c.runSandboxIn(ctx, pod.UID, pod.Namespace, pod.Name, pod.config.Metadata.Attempt+1, pod.namespaces())
 }
@@ -179,7 +179,7 @@ func (c *Client) Stop(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove removes a container, and kills it first if it runs.
+// Remove removes a container. A running container is killed first.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	if _, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); gone(err) != nil {
 		return fmt.Errorf("removing container %s: %w", id, err)
@@ -204,7 +204,7 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
-// RemovePods removes every pod, whoever made it.
+// RemovePods removes all pods of the runtime, including pods that other clients made.
 func (c *Client) RemovePods(ctx context.Context) error {
 	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -215,7 +215,7 @@ func (c *Client) RemovePods(ctx context.Context) error {
 		return fmt.Errorf("listing the containers: %w", err)
 	}
 	var errs []error
-	// Otherwise CRI-O asks each container to end, and waits for ten seconds.
+	// Without this step, CRI-O would terminate each container and wait for ten seconds.
 	for _, container := range containers.Containers {
 		errs = append(errs, c.Stop(ctx, container.Id))
 	}
@@ -226,19 +226,19 @@ func (c *Client) RemovePods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Sleep is a command that does nothing until it is killed. On SIGTERM it ends as if it were killed:
-// CRI-O sends that first, and would wait for ten seconds.
+// Sleep returns a command that does nothing until it is killed. It exits with 137 on SIGTERM, too:
+// CRI-O first sends SIGTERM, and would otherwise wait for ten seconds.
 func Sleep() []string { return Script("trap 'exit 137' TERM", "sleep 1000000 & wait") }
 
-// Exit is a command that ends at once with a code.
+// Exit returns a command that exits at once with a code.
 func Exit(code int) []string { return Script("exit " + strconv.Itoa(code)) }
 
-// ExitOnSignal is a command that ends with a code when its process gets SIGUSR1.
+// ExitOnSignal returns a command that exits with a code on SIGUSR1.
 func ExitOnSignal(code int) []string {
 	return Script(fmt.Sprintf("trap 'exit %d' USR1", code), "sleep 1000000 & wait")
 }
 
-// Script is a command that runs lines of shell.
+// Script returns a command that runs lines of shell code.
 func Script(lines ...string) []string { return []string{"sh", "-c", strings.Join(lines, "\n")} }
 
 func hostNetwork() *runtimeapi.NamespaceOption {

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Proxy stands between a client and a runtime, and passes calls on unchanged. It can block or fail
-// the inspections of single containers and sandboxes, and refuse event streams.
+// Proxy passes calls from a client to a runtime without changing them. It can block or fail the
+// inspections of single containers and sandboxes, and refuse event streams.
 type Proxy struct {
-	// Endpoint is where the proxy serves; set once by StartProxy.
+	// Endpoint is where the proxy serves. It is set once by StartProxy.
 	Endpoint string
 
 	runtime *grpc.ClientConn
@@ -30,8 +30,8 @@ type Proxy struct {
 
 	mu             sync.Mutex
 	stuck, failing []string      // IDs; guarded by mu
-	released       chan struct{} // closed when stuck calls are to go on; guarded by mu
-	noEvents       bool          // guarded by mu
+	released       chan struct{} // closed when Release is called; guarded by mu
+	noEvents       bool          // true if event streams are refused; guarded by mu
 }
 
 // StartProxy starts a proxy in front of the daemon.
@@ -55,30 +55,30 @@ func (d *Daemon) StartProxy() (*Proxy, error) {
 	return p, nil
 }
 
-// Close ends the proxy and the calls in it.
+// Close ends the proxy and its calls.
 func (p *Proxy) Close() error {
 	p.server.Stop()
 	return errors.Join(<-p.served, p.runtime.Close())
 }
 
-// Reconnect connects to a restarted runtime at once, without the rest of a back-off.
+// Reconnect connects to a restarted runtime at once, without waiting for the back-off.
 func (p *Proxy) Reconnect() { p.runtime.ResetConnectBackoff() }
 
-// Block makes the inspections of these containers and sandboxes block until Release.
+// Block makes the inspections of these containers and sandboxes block until Release is called.
 func (p *Proxy) Block(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stuck = ids
 }
 
-// Fail makes the inspections of these containers and sandboxes fail until Release.
+// Fail makes the inspections of these containers and sandboxes fail until Release is called.
 func (p *Proxy) Fail(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failing = ids
 }
 
-// Release lets blocked calls go on, and ends Block and Fail.
+// Release lets blocked calls continue, and ends the effects of Block and Fail.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,14 +86,14 @@ func (p *Proxy) Release() {
 	p.released, p.stuck, p.failing = make(chan struct{}), nil, nil
 }
 
-// RefuseEvents refuses new event streams, like a runtime without events.
+// RefuseEvents refuses new event streams, as a runtime without events does.
 func (p *Proxy) RefuseEvents() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.noEvents = true
 }
 
-// fault blocks while the call is to block, and returns the error that it is to have.
+// fault blocks a call or returns an error for it, as Block, Fail and RefuseEvents have requested.
 func (p *Proxy) fault(ctx context.Context, method string, request []byte) error {
 	named := func(id string) bool { return bytes.Contains(request, []byte(id)) }
 	p.mu.Lock()
@@ -112,7 +112,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 				return ctx.Err()
 			}
 		}
-	case "GetContainerEvents", "Subscribe": // Subscribe is containerd's own
+	case "GetContainerEvents", "Subscribe": // Subscribe is the call of containerd's own API
 		if noEvents {
 			return status.Error(codes.Unimplemented, "the runtime has no event stream")
 		}
@@ -120,7 +120,7 @@ func (p *Proxy) fault(ctx context.Context, method string, request []byte) error 
 	return nil
 }
 
-// pass passes on one call, which has one request.
+// pass forwards one call with a single request, and all its answers.
 func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
 	var message []byte
@@ -152,7 +152,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 }
 
-// frames is a codec that passes messages as they are on the wire.
+// frames is a codec that passes messages through without decoding.
 type frames struct{}
 
 func (frames) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
@@ -162,5 +162,5 @@ func (frames) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// Name is empty: gRPC would append it to the content-type, which CRI-O does not accept.
+// Name returns "". gRPC would append another name to the content-type, and CRI-O would refuse it.
 func (frames) Name() string { return "" }

@@ -9,13 +9,15 @@ import (
 	"path/filepath"
 )
 
-// runcPath is the runc that the daemon of a folder runs: the machine's own, until a fault is injected.
+// runcPath is the path of the runc that the daemon runs. At first, it is a link to the machine's
+// runc. The first fault replaces the link.
 func runcPath(dir string) string { return filepath.Join(dir, "bin", "runc") }
 
 // runcFaults is the folder with the faults for runc.
 func runcFaults(dir string) string { return filepath.Join(dir, "faults") }
 
-// obedientRunc is a runc that obeys faults first. Its command comes before the container's ID.
+// obedientRunc is a script that applies faults before it runs runc. In the arguments, the command
+// of runc comes before the container's ID.
 const obedientRunc = `#!/bin/sh
 for arg; do
 	name=$arg
@@ -34,7 +36,7 @@ done
 exec %[2]s "$@"
 `
 
-// linkRunc links the machine's runc to where the daemon runs it.
+// linkRunc makes runcPath a link to the machine's runc.
 func linkRunc(dir string) error {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
@@ -44,18 +46,18 @@ func linkRunc(dir string) error {
 		os.Symlink(runc, runcPath(dir)))
 }
 
-// RuncFault is a fault of runc, with which a runtime does everything to a container. A command of
-// runc is stuck or fails, for one container or for all, until the fault is healed. The runtime and
-// its shims are unchanged, and act as on a node whose kernel or disk is stuck.
+// RuncFault is a fault of runc. Until the fault is healed, a command of runc blocks or fails, for
+// one container or for all. The runtime and its shims are unchanged. They behave as on a node with
+// a stuck kernel or disk, because runc makes all changes to containers.
 type RuncFault struct{ path, kind string }
 
-// BlockRunc makes a command of runc, such as update, kill or delete, block before it does anything.
-// It does so for one container or sandbox, or for all if id is empty.
+// BlockRunc makes a command of runc, such as update, kill or delete, block at its start. If id is
+// empty, it blocks for all containers and sandboxes, and otherwise for one of them.
 func (d *Daemon) BlockRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".hang")
 }
 
-// FailRunc makes a command of runc fail; its arguments are those of BlockRunc.
+// FailRunc makes a command of runc fail. Its arguments are those of BlockRunc.
 func (d *Daemon) FailRunc(command, id string) (*RuncFault, error) {
 	return d.injectRunc(command, id, ".fail")
 }
@@ -74,13 +76,13 @@ func (d *Daemon) injectRunc(command, id, kind string) (*RuncFault, error) {
 	return f, nil
 }
 
-// Met reports whether the runtime has run into the fault.
+// Met reports whether runc has run into the fault.
 func (f *RuncFault) Met() bool {
 	_, err := os.Stat(f.path + ".met")
 	return err == nil
 }
 
-// Heal ends the fault, and what is stuck in it goes on. Healing twice is harmless.
+// Heal ends the fault. Blocked commands continue. Another call does nothing.
 func (f *RuncFault) Heal() error {
 	if err := os.Remove(f.path + f.kind); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("healing runc: %w", err)
@@ -88,7 +90,7 @@ func (f *RuncFault) Heal() error {
 	return nil
 }
 
-// replaceRunc replaces the machine's runc by the obedient one, which is slower.
+// replaceRunc replaces the link to the machine's runc by obedientRunc, which is slower.
 func (d *Daemon) replaceRunc() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// DefaultRuntime is the runtime that runs if none is named.
+// DefaultRuntime is the runtime that runs if no other one is chosen.
 const DefaultRuntime = "containerd-2.4"
 
-// The variables that choose what runs. Flags, where they exist, have these values as defaults.
+// These environment variables choose the runtime. For two of them, a flag exists, and the variable
+// is its default.
 const (
 	runtimeVariable = "PLEG_RUNTIME"
 	crioVariable    = "PLEG_CRIO"
-	driverVariable  = "PLEG_CGROUP_DRIVER" // of containerd: cgroupfs or, where systemd runs, systemd
+	driverVariable  = "PLEG_CGROUP_DRIVER" // cgroupfs or systemd; for containerd
 )
 
 var (
@@ -34,7 +35,7 @@ func variable(name, otherwise string) string {
 	return otherwise
 }
 
-// RegisterFlags lets the command line of a test or program choose the runtime.
+// RegisterFlags registers flags of a test or program that choose the runtime.
 func RegisterFlags() {
 	flag.StringVar(&runtimeName, "runtime", runtimeName,
 		"the runtime to run, also by "+runtimeVariable+": "+strings.Join(Names(), ", "))
@@ -42,56 +43,56 @@ func RegisterFlags() {
 		"the folder that has CRI-O's programs, crio or crio.xz, and pinns, also by "+crioVariable)
 }
 
-// Runtime is a container runtime that tests can run, and what it promises.
+// Runtime is a container runtime that tests can run, with its properties.
 type Runtime struct {
-	// Name is the name by which it is chosen.
+	// Name is the name by which the runtime is chosen.
 	Name string
-	// Reports is the beginning of the name and version that it reports.
+	// Reports is the beginning of the name and version that the runtime reports.
 	Reports string
-	// Events is true if it has an event stream that gives a generator every event.
+	// Events is true if the runtime sends every event to each reader of its event stream.
 	Events bool
-	// StreamingLists is true if it has streaming lists.
+	// StreamingLists is true if the runtime has streaming lists.
 	StreamingLists bool
-	// TakesSocket is true if it starts although another process listens at its socket, and replaces
-	// that socket. CRI-O refuses.
+	// TakesSocket is true if the runtime starts although another process listens at its socket, and
+	// then replaces the socket. CRI-O does not start then.
 	TakesSocket bool
-	// ForgottenExit is the exit code that it reports for a container that ended while the runtime
-	// did not run; 0 if it reports the right one.
+	// ForgottenExit is the exit code that the runtime reports for a container that ended while the
+	// runtime was down; 0 if it reports the correct code.
 	ForgottenExit int
-	// LosesExits is true if a killed runtime may forget a container that it was starting, and show
-	// it as unknown. It then misses its end: containerd 1.6 ("Failed to load container status:
-	// failed to load task: error creating fifo").
+	// LosesExits is true if a killed runtime may forget a container that it was starting. The
+	// runtime then shows the container as unknown, and misses its end. This happens with containerd
+	// 1.6 ("Failed to load container status: failed to load task: error creating fifo").
 	LosesExits bool
 	// GivesUp is true if a killed and restarted runtime may take live pods for dead. containerd 1.7
-	// cleans up after shims that do not answer soon enough, as its log says.
+	// does this if a shim answers too late: its log says that it cleans up after the shim.
 	GivesUp bool
-	// LocksStatuses is true if it holds a container's status while runc changes the container's
-	// resources. All its container lists and events wait for that.
+	// LocksStatuses is true if the runtime locks a container's status while runc changes the
+	// container's resources. All its container lists and events wait for the lock.
 	LocksStatuses bool
-	// LateExits is true if it shows an exit only after runc has deleted the container.
+	// LateExits is true if the runtime shows an exit only after runc has deleted the container.
 	LateExits bool
 
-	// EarlyBy is how much too early it may stamp the end of a container. CRI-O has the time from a
-	// file, and the kernel stamps files by a clock that ticks every 1 to 10 ms.
+	// EarlyBy is how much too early the end time of a container may be. CRI-O takes this time from
+	// a file's timestamp, and the kernel's clock for files ticks every 1 to 10 ms.
 	EarlyBy time.Duration
 
 	family family
 }
 
-// family is what differs between containerd and CRI-O. dir is the folder of one daemon, programs
-// the folder that prepare returned.
+// family contains the differences between containerd and CRI-O. The argument dir is the folder of
+// one daemon. The argument programs is the folder that prepare returned.
 type family interface {
-	// prepare gets what is missing.
+	// prepare installs or builds missing programs.
 	prepare(ctx context.Context) (programs string, err error)
 	// configure writes the configuration.
 	configure(dir, programs string) error
-	// socket is the path of its socket.
+	// socket returns the path of the daemon's socket.
 	socket(dir string) string
-	// exitsDir is its folder of exit files; empty if it has none.
+	// exitsDir returns the daemon's folder of exit files, or "" if it has none.
 	exitsDir(dir string) string
-	// command is the daemon and its arguments, one of which is a path in dir.
+	// command returns the daemon and its arguments. One argument must be a path in dir.
 	command(dir, programs string) []string
-	// importImage imports the archive of an image. The daemon may run.
+	// importImage imports the archive of an image. The daemon may be running.
 	importImage(ctx context.Context, dir, programs, archive, name string) error
 }
 
@@ -102,8 +103,8 @@ func Runtimes() []Runtime {
 		all = append(all, Runtime{
 			Name:    "containerd-" + c.version[:len("0.0")],
 			Reports: "containerd " + c.version,
-			// 1.6 has no event stream. 1.7 gives each event to only one reader, so a generator does
-			// not use it unless an option says that it is the only reader.
+			// 1.6 has no event stream. 1.7 sends each event to only one reader. So a generator does
+			// not use this stream unless an option says that the generator is the only reader.
 			Events:         c.version >= "2.0",
 			StreamingLists: c.version >= "2.4",
 			TakesSocket:    true,
@@ -137,7 +138,7 @@ func Names() []string {
 	return names
 }
 
-// Chosen returns the runtime that Start starts.
+// Chosen returns the runtime that Start will start.
 func Chosen() (Runtime, error) { return named(runtimeName) }
 
 func named(name string) (Runtime, error) {

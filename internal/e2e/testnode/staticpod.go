@@ -2,8 +2,8 @@ package testnode
 
 import "maps"
 
-// StaticPod is the manifest of a static pod on the host's network with one container, app, which
-// sleeps. more has further fields of the container.
+// StaticPod returns the manifest of a static pod on the host's network. Its only container, app,
+// sleeps. The argument more contains more fields of the container.
 func StaticPod(name string, more map[string]any) map[string]any {
 	app := map[string]any{
 		"name": "app", "image": BusyboxImage, "imagePullPolicy": "Never", "command": []string{"sleep", "1000000"},

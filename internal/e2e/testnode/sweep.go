@@ -20,15 +20,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepVariable makes a program that imports this package a sweeper.
+// sweepVariable is an environment variable with a daemon's folder. It turns a program that imports
+// this package into a sweeper of that folder.
 const sweepVariable = "PLEG_E2E_SWEEP"
 
-// sweepTimeout bounds how long killed processes may take to end. On a busy machine the shims of 150
-// pods take more than 20 s.
+// sweepTimeout limits how long killed processes may take to end. On a busy machine, the shims of
+// 150 pods take more than 20 s.
 const sweepTimeout = 2 * time.Minute
 
-// A test that times out or is killed does not clean up. Therefore a second process, the sweeper,
-// can clean up too: it is the same program again, and waits until the first one is gone. This is an
+// If a test times out or is killed, it does not clean up. Then a second process cleans up: the
+// sweeper. It runs the same program, and waits until the first process has ended. It starts in an
 // init function, so that no program can forget it.
 func init() {
 	dir := os.Getenv(sweepVariable)
@@ -36,8 +37,8 @@ func init() {
 		return
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	// Standard input is a pipe that only the first process holds, and nobody writes to. It ends
-	// when that process ends.
+	// Standard input is a pipe. Only the first process holds its other end, and nobody writes to
+	// it. So the read returns when the first process ends.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "cleaning up after a container runtime:", err)
@@ -49,7 +50,7 @@ func init() {
 // sweeper is a process that cleans up when this process ends.
 type sweeper struct {
 	cmd  *exec.Cmd
-	hold *os.File // closing it, or dying, starts the sweeper's work
+	hold *os.File // the sweeper works when this is closed or this process dies
 }
 
 func startSweeper(dir string) (*sweeper, error) {
@@ -65,8 +66,8 @@ func startSweeper(dir string) (*sweeper, error) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), sweepVariable+"="+dir)
 	cmd.Stdin = r
-	// The sweeper does not inherit the first process's outputs. Otherwise a reader of these, such
-	// as "go test", would wait for the sweeper too.
+	// The sweeper does not inherit the first process's outputs. If it did, a reader of these
+	// outputs, such as "go test", would also wait for the sweeper.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the sweeper: %w", err), w.Close())
@@ -78,9 +79,10 @@ func (s *sweeper) close() error {
 	return errors.Join(s.hold.Close(), s.cmd.Wait())
 }
 
-// sweep removes every trace of the daemon whose folder is dir: its process, shims, conmons,
-// containers, mounts, cgroups, sockets and files. The unique name of the folder is in the command
-// line of these processes and in the cgroup of each container, so sweep removes nothing else.
+// sweep removes every trace of the daemon in the folder dir: its process, shims, conmons,
+// containers, mounts, cgroups, sockets and files. The folder has a unique name. The name is in the
+// command lines of these processes and in the cgroups of the containers, so sweep removes nothing
+// else.
 func sweep(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -89,12 +91,12 @@ func sweep(dir string) error {
 	inOurs := func(pid int) bool {
 		return slices.ContainsFunc(parents, func(parent string) bool { return inCgroup(pid, parent) })
 	}
-	// The order matters: a daemon starts shims or conmons, and each of these starts a container,
-	// which it reaps while it lives.
+	// The order matters. A daemon starts shims or conmons. A shim or conmon starts a container, and
+	// must live to reap it.
 	for _, owned := range []func(pid int) bool{
 		func(pid int) bool { return runs(pid, dir, "containerd", "crio") },
 		inOurs,
-		// A stuck runc is a shell script.
+		// A stuck runc is a shell script, so "sh" is in the list.
 		func(pid int) bool { return runs(pid, dir, "containerd-shim-runc-v2", "conmon", "sh") },
 	} {
 		if err := killAll(owned); err != nil {
@@ -108,15 +110,15 @@ func sweep(dir string) error {
 	return errors.Join(append(errs, os.RemoveAll(dir))...)
 }
 
-// kubeletCgroups are the cgroups of containers made without a parent, as by a kubelet that manages
-// no cgroups. containerd's have the CRI namespace and the container's ID; CRI-O's have CRI-O's name
-// and the ID.
+// kubeletCgroups returns the cgroups of containers without a parent cgroup. A kubelet that manages
+// no cgroups makes such containers. containerd names their cgroups by its CRI namespace and the
+// container's ID. CRI-O names them by its own name and the ID.
 func kubeletCgroups(dir string) []string {
 	var cgroups []string
 	for _, t := range bundles(dir) {
 		cgroups = append(cgroups, filepath.Join("/", namespace, filepath.Base(t)))
 	}
-	// A killed CRI-O forgets the container that it is making; runc does not.
+	// A killed CRI-O forgets a container that it was creating, but runc still knows the container.
 	containers, _ := filepath.Glob(filepath.Join(dir, "runroot", "overlay-containers", "*"))
 	started, _ := filepath.Glob(filepath.Join(dir, "oci", "*"))
 	for _, c := range append(containers, started...) {
@@ -126,17 +128,17 @@ func kubeletCgroups(dir string) []string {
 	return cgroups
 }
 
-// bundles are containerd's folders of its running containers and sandboxes.
+// bundles returns containerd's folders of running containers and sandboxes.
 func bundles(dir string) []string {
 	found, _ := filepath.Glob(filepath.Join(dir, "state", "io.containerd.runtime.v2.task", namespace, "*"))
 	return found
 }
 
-// shimSocket matches a shim's address in its bundle, alone or within JSON. Before containerd 2.3, the
-// socket is outside the daemon's folder.
+// shimSocket matches the address of a shim in its bundle, alone or within JSON. Before containerd
+// 2.3, the socket is outside the daemon's folder.
 var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]{64})`)
 
-// removeShimSockets removes the sockets of shims that were killed.
+// removeShimSockets removes the sockets of killed shims.
 func removeShimSockets(dir string) error {
 	var errs []error
 	for _, b := range bundles(dir) {
@@ -152,7 +154,7 @@ func removeShimSockets(dir string) error {
 	return errors.Join(errs...)
 }
 
-// cgroupParent is the cgroup of the daemon's pods.
+// cgroupParent returns the parent cgroup of the daemon's pods.
 func cgroupParent(dir string) string {
 	if systemdDriver { // systemd reads a dash as a nested cgroup
 		return "/" + strings.ReplaceAll(filepath.Base(dir), "-", "") + ".slice"
@@ -160,7 +162,7 @@ func cgroupParent(dir string) string {
 	return "/" + filepath.Base(dir)
 }
 
-// cgroupOfPod is the cgroup of a pod in a parent.
+// cgroupOfPod returns the cgroup of a pod below a parent.
 func cgroupOfPod(parent, uid string) string {
 	if slice, systemd := strings.CutSuffix(parent, ".slice"); systemd {
 		return parent + slice + "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
@@ -168,7 +170,7 @@ func cgroupOfPod(parent, uid string) string {
 	return parent + "/" + uid
 }
 
-// killAll kills the processes that are owned until there are none.
+// killAll kills all processes for which owned returns true, until there are none.
 func killAll(owned func(pid int) bool) error {
 	deadline := time.Now().Add(sweepTimeout)
 	for {
@@ -176,7 +178,7 @@ func killAll(owned func(pid int) bool) error {
 		for _, pid := range processes() {
 			if owned(pid) {
 				left = append(left, pid)
-				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended already
+				_ = unix.Kill(pid, unix.SIGKILL) // the process may have ended already
 			}
 		}
 		if len(left) == 0 {
@@ -200,7 +202,7 @@ func processes() []int {
 	return pids
 }
 
-// runs reports whether a process is one of the programs and has an argument below dir.
+// runs reports whether a process runs one of the programs and has an argument below dir.
 func runs(pid int, dir string, programs ...string) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -218,7 +220,7 @@ func inCgroup(pid int, parent string) bool {
 	})
 }
 
-// zombie reports whether a process has ended and waits for its parent.
+// zombie reports whether a process has ended, whether or not it was reaped.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -228,7 +230,7 @@ func zombie(pid int) bool {
 	return bytes.HasPrefix(state, []byte("Z"))
 }
 
-// MountPoints returns the mounts that a process sees: "self", or its number.
+// MountPoints returns the mounts that a process sees. The argument is a PID, or "self".
 func MountPoints(pid string) ([]string, error) {
 	f, err := os.Open("/proc/" + pid + "/mountinfo")
 	if err != nil {
@@ -286,8 +288,8 @@ func removeCgroups(parent string) error {
 	return nil
 }
 
-// removeCgroup removes a cgroup, which the kernel calls busy for a moment after
-// its last process has ended.
+// removeCgroup removes a cgroup. It tries again while the kernel reports the cgroup as busy, which
+// lasts for a moment after the end of the last process.
 func removeCgroup(dir string) error {
 	deadline := time.Now().Add(sweepTimeout)
 	for {

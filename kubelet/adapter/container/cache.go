@@ -9,12 +9,12 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// NewCache returns an empty cache: a PodCache with the kubelet's statuses as Source.
+// NewCache returns an empty PodCache that returns the kubelet's own statuses.
 func NewCache() Cache { return &cache{PodCache: pleg.NewCache()} }
 
 type cache struct{ *pleg.PodCache }
 
-// PLEGCache returns the cache as the generator writes it.
+// PLEGCache returns the library's cache, which the generator writes.
 func (c *cache) PLEGCache() *pleg.PodCache { return c.PodCache }
 
 func (c *cache) Get(uid types.UID) (*PodStatus, error) {
@@ -35,11 +35,14 @@ func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.
 	return c.PodCache.Set(uid, converted, err, timestamp)
 }
 
-// kubeletStatus returns the kubelet's status in status.Source. From the generator it has the time, the
-// addresses, which outlive the pod's network, and exits that the runtime's status does not show yet.
+// kubeletStatus returns the kubelet's status in status.Source, with three parts of the generator's
+// status:
+//   - the time;
+//   - the addresses, which the generator keeps after the pod's network is gone;
+//   - exits that the runtime's status does not show yet.
 func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	source, ok := status.Source.(*PodStatus)
-	if !ok { // the pod is unknown, gone, or was never inspected
+	if !ok { // the pod is unknown, removed, or was never inspected
 		return &PodStatus{ID: status.ID}
 	}
 	answer := *source
@@ -50,8 +53,8 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	return &answer
 }
 
-// withExits returns the kubelet's statuses. If the generator knows exits that they lack, it returns a
-// copy with these exits.
+// withExits returns the kubelet's statuses. If the generator knows an exit that is not in them,
+// withExits returns a copy with the exit.
 func withExits(own []*Status, known []*pleg.Status) []*Status {
 	answer := own
 	for i, s := range own {
@@ -63,7 +66,8 @@ func withExits(own []*Status, known []*pleg.Status) []*Status {
 			answer = slices.Clone(own)
 		}
 		end := known[at]
-		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed { // an earlier status has shown the exit
+		// An earlier status of the runtime showed the exit: return that one.
+		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed {
 			answer[i] = seen
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// TestCacheReturnsTheKubeletsStatus shows which parts of a status are the kubelet's own and which come
-// from the generator.
+// TestCacheReturnsTheKubeletsStatus shows that a status is the kubelet's own, except its addresses
+// and time, which come from the generator.
 func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	c := NewCache().(*cache)
 	source := &PodStatus{ID: "a", Name: "pod", IPs: []string{}, TimeStamp: time.Unix(1, 0)}
@@ -43,8 +43,8 @@ func TestCacheReturnsTheKubeletsStatus(t *testing.T) {
 	}
 }
 
-// TestCacheReturnsExits shows that the cache returns an exit that an exit event has reported. From the
-// status, the kubelet decides whether a container needs a successor.
+// TestCacheReturnsExits shows that the cache returns an exit that was reported by an exit event.
+// The kubelet needs this status to decide whether to replace the container.
 func TestCacheReturnsExits(t *testing.T) {
 	c := NewCache().(*cache)
 	sidecar := &Status{ID: kubecontainer.ContainerID{ID: "sidecar"}, State: kubecontainer.ContainerStateRunning}
@@ -74,8 +74,8 @@ func TestCacheReturnsExits(t *testing.T) {
 	}
 }
 
-// TestCacheReturnsTheEndThatWasSeen shows that an outdated status of the runtime does not hide an end
-// that an earlier status showed.
+// TestCacheReturnsTheEndThatWasSeen shows that an outdated status of the runtime does not hide an
+// exit that an earlier status showed.
 func TestCacheReturnsTheEndThatWasSeen(t *testing.T) {
 	c := NewCache().(*cache)
 	behind := &Status{ID: kubecontainer.ContainerID{ID: "app"}, State: ContainerStateRunning}
@@ -89,8 +89,9 @@ func TestCacheReturnsTheEndThatWasSeen(t *testing.T) {
 	}
 }
 
-// TestPublished shows that the kubelet does not publish an unconfirmed exit. It publishes containers
-// created after the exit only some seconds later.
+// TestPublished shows that the kubelet does not publish an unconfirmed exit. Containers that were
+// created after the exit are published some seconds later. If the pod is terminal, everything is
+// published.
 func TestPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(seconds int) time.Time { return time.Now().Add(time.Duration(seconds) * time.Second) }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Cache is the kubelet's interface of the pod status cache. The kubelet's tests and its fake cache
-// need the methods that write; in a kubelet on this library, only the generator writes.
+// Cache is the kubelet's interface of the pod status cache. The methods that write are for the
+// kubelet's tests and its fake cache. In a kubelet with this library, only the generator writes.
 type Cache interface {
 	ROCache
 	Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool
@@ -16,7 +16,7 @@ type Cache interface {
 	UpdateTime(timestamp time.Time)
 }
 
-// ROCache is the readers' half of Cache.
+// ROCache contains the methods of Cache that read.
 type ROCache interface {
 	Get(uid types.UID) (*PodStatus, error)
 	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)

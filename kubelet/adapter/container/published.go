@@ -5,25 +5,26 @@ import (
 	"time"
 )
 
-// After an exit event, the kubelet starts a successor before the runtime's status shows the exit with
-// its message and true reason. So the kubelet acts on the cached status, and publishes the result of
-// Published.
+// After an exit event, the kubelet starts a successor before the runtime's status shows the exit
+// with its message and true reason. So the kubelet acts on the cached status, but it publishes the
+// status that Published returns.
 
 const (
 	// unconfirmed is the reason of an exit that the runtime's status does not show yet.
 	unconfirmed = "Unconfirmed"
-	// publishAfter is how long an unconfirmed exit delays the publication of containers created after
-	// it. Then GenericPLEG sends a PodSync.
+	// publishAfter is how long an unconfirmed exit delays the publication of containers created
+	// after it. Then GenericPLEG sends a PodSync.
 	publishAfter = 5 * time.Second
 )
 
 func isUnconfirmed(s *Status) bool { return s.State == ContainerStateExited && s.Reason == unconfirmed }
 
-// Published returns the status that the kubelet publishes. It leaves an unconfirmed exit out: the
-// container runs, and containers created since are missing. After publishAfter, the successor takes
-// the container's place.
+// Published returns the status that the kubelet publishes. It shows a container with an unconfirmed
+// exit as running, and leaves out containers that were created after the exit. After publishAfter,
+// it shows the successor and leaves out the exited container.
 //
-// If the pod is terminal, its unconfirmed exits count, and their codes give the reasons.
+// If the pod is terminal, Published shows unconfirmed exits with a reason that follows from the
+// exit code.
 func Published(status *PodStatus, podIsTerminal bool) *PodStatus {
 	if !slices.ContainsFunc(status.ContainerStatuses, isUnconfirmed) {
 		return status

@@ -2,7 +2,7 @@ package pleg
 
 import "github.com/kubepleg/pleg"
 
-// conditions are the kubelet's watch conditions. From 1.36 on, there are none.
+// conditions is empty: from 1.36 on, the kubelet has no watch conditions.
 type conditions struct{}
 
 // convert returns an event in the kubelet's form.

@@ -10,9 +10,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// containerd reports this code and reason for a container that ended while containerd was away, and CRI-O the code
-// while it has no exit file. If the library's own connection has reported the end, the kubelet gets that end instead:
-// in the generator's statuses and in its own inspections, such as the one before a pod is terminated.
+// These values mean that the runtime does not know how a container ended. If containerd was down at
+// the end, it reports unknownCode with unknownReason. While CRI-O has no exit file, it reports
+// crioNoCode. If the library's own connection has reported the exit, the kubelet gets that exit
+// instead, in the generator's statuses and in its own inspections (such as the one before a pod is
+// terminated).
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
@@ -24,10 +26,10 @@ func isUnknown(s *kubecontainer.Status) bool {
 		(s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode)
 }
 
-// maxEnds is how many ends are kept, far more than a node has containers.
+// maxEnds is how many exits are kept. A node has far fewer containers.
 const maxEnds = 10000
 
-// seenEnds has the exits that the library has reported, by container ID.
+// seenEnds stores the exits that the library has reported, by container ID.
 type seenEnds struct {
 	mu   sync.Mutex
 	byID map[string]pleg.ContainerExit
@@ -61,7 +63,8 @@ func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
 	}
 }
 
-// followEvery is how often the library's own connection lists and, after a list that failed, tries again.
+// On the library's own connection, a list is made every followEvery; after a failed list, the next
+// one is made after followAgain.
 const (
 	followEvery = time.Minute
 	followAgain = time.Second
@@ -83,8 +86,9 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	})
 }
 
-// follow makes full lists over the library's connection, so that runtime notices unanswered lists and knows the pods
-// of containers. The generator lists over the kubelet's connection.
+// follow makes full lists over the library's own connection. From them, runtime learns which lists
+// are unanswered and which pods containers belong to. The generator lists over the kubelet's
+// connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	for ctx.Err() == nil {
 		wait := followAgain

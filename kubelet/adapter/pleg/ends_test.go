@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// forgetful is a kubelet's runtime that reports 255 "Unknown" as the end of every container.
+// forgetful is a kubelet's runtime that shows every container as exited with 255 "Unknown".
 type forgetful struct {
 	kubecontainer.Runtime
 	ids []string
@@ -30,8 +30,8 @@ func (r *forgetful) GetPodStatus(context.Context, *kubecontainer.Pod) (*kubecont
 	return status, nil
 }
 
-// TestUnknownEndThatWasSeen shows that the end in an exit event replaces containerd's "Unknown", in the
-// kubelet's inspections and in the generator's. Without an exit event, the end stays unknown.
+// TestUnknownEndThatWasSeen shows that the end in an exit event replaces containerd's "Unknown", in
+// inspections by the kubelet and by the generator. Without an exit event, the end stays unknown.
 func TestUnknownEndThatWasSeen(t *testing.T) {
 	server, err := criserver.Start()
 	if err != nil {
@@ -65,7 +65,7 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	// Wait until existing containers are followed.
+	// Wait until the exits of existing containers are watched.
 	for serverconfig.Of(server).TaskExitReaders() == 0 || server.Calls("StreamContainers") == 0 {
 		select {
 		case <-done:
@@ -86,7 +86,7 @@ func TestUnknownEndThatWasSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	var status *kubecontainer.PodStatus
-	for { // the library may take a moment to reconnect
+	for { // the library may need a moment to reconnect
 		if status, err = node.GetPodStatus(t.Context(), &kubecontainer.Pod{ID: "uid"}); err == nil {
 			break
 		}

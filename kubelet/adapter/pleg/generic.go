@@ -26,8 +26,8 @@ func init() {
 	}))
 }
 
-// GenericPLEG is the library's generator with the kubelet's interface. interface.go, requests.go and
-// conditions.go have the parts of the interface that differ between releases.
+// GenericPLEG is the library's generator with the kubelet's interface. Methods that differ between
+// releases are in interface.go, requests.go and conditions.go.
 type GenericPLEG struct {
 	*pleg.GenericPLEG
 	events     chan *PodLifecycleEvent
@@ -40,9 +40,9 @@ type GenericPLEG struct {
 
 // newGenericPLEG returns a generator that writes cache and sends to eventChannel.
 //
-// If the gate EventedPLEG is on, relistDuration has the kubelet's period for a node with an event
-// stream. The generator ignores it and makes a full list every second. If the gate PLEGExitEvents is
-// off, exits come from CRI alone.
+// If the gate EventedPLEG is on, the period in relistDuration is the kubelet's period for nodes
+// with an event stream. The generator ignores it and makes a full list every second. If the gate
+// PLEGExitEvents is off, the generator uses no exit events.
 func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock, options ...pleg.Option) *GenericPLEG {
 	if cache == nil {
@@ -59,11 +59,12 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 		if adapted, err = node.adapt(utilfeature.DefaultFeatureGate.Enabled(ExitEvents)); err != nil {
 			logger.Error(err, "No exit events")
 		}
-		// Only a node's generator has metrics: the kubelet's tests make many generators.
+		// Only the generator of a node registers metrics, because the kubelet's tests make many
+		// generators.
 		options = append(options, pleg.WithRuntimeRequestTimeout(node.timeout),
 			pleg.WithRegisterer(legacyregistry.Registerer()))
 	}
-	// The kubelet's tests have a fake cache, which asks the runtime at every read.
+	// The fake cache of the kubelet's tests has no PLEGCache: it asks the runtime at every read.
 	pods := pleg.NewCache()
 	if own, ok := cache.(interface{ PLEGCache() *pleg.PodCache }); ok {
 		pods = own.PLEGCache()
@@ -74,7 +75,8 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	}
 }
 
-// Watch returns the kubelet's channel. When the channel is full, updates are coalesced; no state is lost.
+// Watch returns the kubelet's channel. If the channel is full, updates are coalesced; no state is
+// lost.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.events }
 
 // start starts the generator and the delivery of events. A second start does nothing.
@@ -90,7 +92,7 @@ func (g *GenericPLEG) start(ctx context.Context) {
 	g.stopped.Go(func() { g.deliver(stop) })
 }
 
-// Stop returns when everything that Start started has ended.
+// Stop stops the generator. It returns when all its goroutines have ended.
 func (g *GenericPLEG) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,8 +105,8 @@ func (g *GenericPLEG) Stop() {
 	g.GenericPLEG.Stop()
 }
 
-// relist lists all pods. If the generator is stopped, as in tests, relist delivers the events before it
-// returns, as far as they fit into the channel.
+// relist lists all pods. If the generator is stopped, as in tests, relist also delivers the events
+// that fit into the channel.
 func (g *GenericPLEG) relist(ctx context.Context) {
 	_ = g.GenericPLEG.Relist(ctx)
 	g.mu.Lock()
@@ -114,7 +116,7 @@ func (g *GenericPLEG) relist(ctx context.Context) {
 	}
 }
 
-// deliver passes the library's events on in the kubelet's form.
+// deliver sends the library's events to the kubelet's channel, in the kubelet's form.
 func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 	for {
 		select {
@@ -133,12 +135,12 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 	}
 }
 
-// syncAfter is how long after an unconfirmed exit the kubelet publishes the successor all the same:
-// publishAfter of package container, and a moment.
+// syncAfter is how long after an unconfirmed exit the kubelet publishes the successor anyway. It is
+// a little longer than publishAfter of package container.
 const syncAfter = 5*time.Second + 100*time.Millisecond
 
-// syncLate sends a PodSync for the pod of an exit event if the runtime has not confirmed the exit by
-// syncAfter. When the runtime confirms the exit, the library sends a PodSync.
+// syncLate sends a PodSync for the pod of an exit event if the runtime has not confirmed the exit
+// within syncAfter. If the runtime confirms the exit earlier, the library sends the PodSync.
 func (g *GenericPLEG) syncLate(stop <-chan struct{}, died *pleg.PodLifecycleEvent) {
 	select {
 	case <-stop:

@@ -32,7 +32,7 @@ type fakeRuntime struct {
 	kubecontainer.Runtime
 
 	mu    sync.Mutex
-	state kubecontainer.State // empty if there is no pod
+	state kubecontainer.State // state of the container; empty if there is no pod
 	lists int
 }
 
@@ -81,7 +81,8 @@ func (r *fakeRuntime) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*
 		ContainerStatuses: []*kubecontainer.Status{{ID: c.ID, State: c.State, ExitCode: 3, Reason: "Error"}}}, nil
 }
 
-// fakeService has an event stream that ends with the context, or at once with an error.
+// fakeService is a CRI client with an event stream. The stream ends with the context, or at once if
+// err is set.
 type fakeService struct {
 	events chan *runtimeapi.ContainerEventResponse
 	err    error
@@ -109,7 +110,8 @@ func start(t *testing.T, runtime kubecontainer.Runtime) *GenericPLEG {
 		&RelistDuration{RelistPeriod: time.Hour, RelistThreshold: 3 * time.Hour}, kubecontainer.NewCache(),
 		clock.RealClock{}).(*GenericPLEG)
 	g.Start(t.Context())
-	g.Start(t.Context()) // up to 1.36 the kubelet starts it twice under the gate EventedPLEG
+	// Up to 1.36, the kubelet starts the generator twice if the gate EventedPLEG is on.
+	g.Start(t.Context())
 	synctest.Wait()
 	return g
 }
@@ -123,8 +125,8 @@ func take(g *GenericPLEG) []PodLifecycleEvent {
 	return events
 }
 
-// TestEventHasThePodListed shows that an event is a hint: without a full list, the generator lists and
-// inspects the pod and delivers its transition.
+// TestEventHasThePodListed shows that a runtime event is a hint. It makes the generator list and
+// inspect the pod, without a full list, and send the pod's event.
 func TestEventHasThePodListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -146,7 +148,8 @@ func TestEventHasThePodListed(t *testing.T) {
 	})
 }
 
-// TestPodThatIsNotFoundIsGone shows that the kubelet's ErrPodNotFound means that the pod is gone.
+// TestPodThatIsNotFoundIsGone shows that a pod counts as removed if the kubelet returns
+// ErrPodNotFound.
 func TestPodThatIsNotFoundIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -164,7 +167,8 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 	})
 }
 
-// TestEndsHaveTheirReason shows that the adapter passes on the exit code and reason, which the library counts.
+// TestEndsHaveTheirReason shows that the adapter passes on the exit code and the reason. The
+// library counts them.
 func TestEndsHaveTheirReason(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateExited}
 	status, err := podRuntime{runtime}.GetPodStatus(t.Context(), convertPod(runtime.pod()))
@@ -183,7 +187,8 @@ func TestRefusedStream(t *testing.T) {
 		refused bool
 	}{
 		{status.Error(codes.Unimplemented, "none"), true},
-		{io.EOF, false}, // CRI-O without enable_pod_events, or a CRI-O that is being stopped
+		// This is CRI-O without enable_pod_events, or a CRI-O that is being stopped.
+		{io.EOF, false},
 		{status.Error(codes.Unavailable, "restarting"), false},
 	} {
 		r := eventedRuntime{service: &fakeService{err: c.err}}
@@ -194,8 +199,8 @@ func TestRefusedStream(t *testing.T) {
 	}
 }
 
-// TestSteppedRelistDelivers shows that Relist without Start delivers before it returns, as the
-// kubelet's own tests expect, and that a full channel does not block Relist.
+// TestSteppedRelistDelivers shows that Relist without Start delivers events before it returns, as
+// the kubelet's tests expect. A full channel does not block Relist.
 func TestSteppedRelistDelivers(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
 	g := NewGenericPLEG(runtime, make(chan *PodLifecycleEvent, 1),
@@ -214,8 +219,8 @@ func TestSteppedRelistDelivers(t *testing.T) {
 	}
 }
 
-// TestExitEvents shows that the generator's runtime reports exits if the gate is on and the endpoint
-// is a socket.
+// TestExitEvents shows that the generator's runtime reports exits if the gate is on and the
+// endpoint is a socket.
 func TestExitEvents(t *testing.T) {
 	if !utilfeature.DefaultFeatureGate.Enabled(ExitEvents) {
 		t.Error("the gate is off")
@@ -258,7 +263,7 @@ func TestExitEvents(t *testing.T) {
 	}
 }
 
-// fakeExits reports exits.
+// fakeExits is a pleg.ExitSource. It reports the exits that are sent to the channel.
 type fakeExits chan pleg.ContainerExit
 
 func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
@@ -273,9 +278,9 @@ func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), ob
 	}
 }
 
-// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, but first publishes the
-// end in the runtime's status. A PodSync comes when that status shows the exit, and another if that
-// takes too long.
+// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, but publishes the end
+// only when the runtime's status shows it. A PodSync comes at that time. If the runtime's status
+// takes too long, another PodSync comes before.
 func TestEndsArePublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}

@@ -6,12 +6,12 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 )
 
-// EventedPLEG does nothing: the generator reads the runtime's events itself, with or without the gate
-// EventedPLEG. A second reader would take events away, because some runtimes send each event to one
-// reader only.
+// EventedPLEG does nothing: with or without the gate EventedPLEG, the generator itself reads the
+// runtime's events. A second reader would take events away from the generator, because some
+// runtimes send each event to only one reader.
 type EventedPLEG struct{}
 
-// NewEventedPLEG returns one.
+// NewEventedPLEG returns an EventedPLEG that does nothing.
 func NewEventedPLEG(internalapi.RuntimeService, PodLifecycleEventGenerator, int) *EventedPLEG {
 	return &EventedPLEG{}
 }

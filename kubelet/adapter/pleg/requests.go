@@ -13,5 +13,6 @@ func NewGenericPLEG(runtime kubecontainer.Runtime, eventChannel chan *PodLifecyc
 	return newGenericPLEG(klog.Background(), runtime, eventChannel, relistDuration, cache, clock)
 }
 
-// RequestRelist requests a list of the pod at once. No request is dropped, so there is nothing to log.
+// RequestRelist requests a list of the pod at once. It ignores the logger, because no request is
+// dropped.
 func (g *GenericPLEG) RequestRelist(_ klog.Logger, uid types.UID) { g.GenericPLEG.RequestRelist(uid) }

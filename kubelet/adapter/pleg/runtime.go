@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// podRuntime adapts the kubelet's runtime to pleg.Runtime and, from 1.36 on, pleg.PodGetter. The Source
-// of a pod, container or status is the kubelet's own object.
+// podRuntime adapts the kubelet's runtime to pleg.Runtime and, from 1.36 on, to pleg.PodGetter. The
+// Source of a pod, container or status is the kubelet's own object.
 type podRuntime struct{ kubecontainer.Runtime }
 
 // GetPods implements pleg.Runtime.
@@ -32,9 +32,10 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
-// confirmed is added to the message of an exit in the runtime's status. So it differs from the message
-// of an exit event, and the library sends a PodSync when the runtime confirms an exit. Then the kubelet
-// publishes the exit. Nobody reads the message: the cache returns the kubelet's own status.
+// confirmed is appended to the message of an exit in the runtime's status. So this message differs
+// from an exit event's message, and the library sends a PodSync when the runtime confirms the exit.
+// The kubelet then publishes the exit. The message is never read, because the cache returns the
+// kubelet's own status.
 const confirmed = " (confirmed)"
 
 // GetPodStatus implements pleg.Runtime.
@@ -83,44 +84,44 @@ func convertContainers(listed []*kubecontainer.Container) []*pleg.Container {
 	return containers
 }
 
-// eventService has the method of the kubelet's CRI client that the library needs.
+// eventService contains the method of the kubelet's CRI client that the library needs.
 type eventService interface {
 	GetContainerEvents(ctx context.Context, events chan *runtimeapi.ContainerEventResponse,
 		connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error
 }
 
-// nodeRuntime is the kubelet's runtime with everything else that a node's generator needs.
+// nodeRuntime is the kubelet's runtime with all other inputs of a node's generator.
 type nodeRuntime struct {
 	kubecontainer.Runtime
 	service  eventService
 	endpoint string
 	timeout  time.Duration
-	ends     *seenEnds // shared with the copy that the generators of some releases use
+	ends     *seenEnds // shared with the copy of this struct that some releases make
 }
 
-// NodeRuntime adds to runtime what the kubelet does not pass to its generator: its CRI client for
-// events, the endpoint for exit events, and its runtime-request-timeout. It is the only call that
-// kubelet.go must make.
+// NodeRuntime adds inputs to runtime that the kubelet does not pass to its generator: its CRI
+// client for events, the endpoint for exit events, and its runtime-request-timeout. It is the only
+// call that must be added to kubelet.go.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
 	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
 }
 
-// eventedRuntime is a podRuntime with events: pleg.EventSource.
+// eventedRuntime is a podRuntime with an event stream. It implements pleg.EventSource.
 type eventedRuntime struct {
 	podRuntime
 	service eventService
 }
 
-// exitingRuntime is an eventedRuntime with exit events: pleg.ExitSource. Exit events use a separate
-// connection, because the kubelet's client can only make CRI calls.
+// exitingRuntime is an eventedRuntime with exit events. It implements pleg.ExitSource. Exit events
+// use their own connection, because the kubelet's client can only make CRI calls.
 type exitingRuntime struct {
 	eventedRuntime
 	pleg.ExitSource
 	ends *seenEnds
 }
 
-// adapt returns a pleg.Runtime, with exit events if exits is true.
+// adapt returns a pleg.Runtime. It reports exits if exits is true and an endpoint is known.
 func (r *nodeRuntime) adapt(exits bool) (pleg.Runtime, error) {
 	evented := eventedRuntime{podRuntime{r}, r.service}
 	if !exits || r.endpoint == "" {
@@ -144,7 +145,7 @@ func (r eventedRuntime) WatchContainerEvents(ctx context.Context, connected func
 		ended <- r.service.GetContainerEvents(ctx, events,
 			func(runtimeapi.RuntimeService_GetContainerEventsClient) { connected() })
 	}()
-	for e := range events { // the client blocks without a reader, even after ctx has ended
+	for e := range events { // read on after ctx has ended: without a reader, the client blocks
 		observe(pleg.ContainerEvent{
 			PodUID:      types.UID(e.GetPodSandboxStatus().GetMetadata().GetUid()),
 			ContainerID: e.GetContainerId(),

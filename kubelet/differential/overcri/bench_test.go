@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// BenchmarkCRIIdleRelist measures an idle relist over CRI, from the bytes on the socket
-// to "nothing has changed". The parent package measures the kubelet.
+// BenchmarkCRIIdleRelist measures an idle relist of the library over CRI: from the bytes on the
+// socket to the result that nothing has changed. The parent package measures the kubelet.
 func BenchmarkCRIIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d/impl=pleg", n), func(b *testing.B) {

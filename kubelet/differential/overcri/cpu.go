@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Measure runs the benchmark's loop, and reports as cpu-ns/op the CPU time of the
-// process: of all its goroutines, of the garbage collector, and of the kernel's
-// work for it.
+// Measure runs the benchmark's loop. It reports the CPU time of the process as cpu-ns/op. This
+// includes all goroutines, the garbage collector, and the kernel's work for the process.
 func Measure(b *testing.B, once func()) {
 	b.ReportAllocs()
 	before := cpuTime(b)

@@ -1,3 +1,3 @@
-// Package overcri is shared by the benchmarks over CRI: it runs a runtime in a separate
-// process, and measures CPU time.
+// Package overcri is shared by the benchmarks over CRI. It runs a runtime in a separate process,
+// and measures CPU time.
 package overcri

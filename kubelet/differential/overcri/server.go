@@ -14,11 +14,12 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// serverEnv makes a test binary the server. Its value is the number of containers.
+// serverEnv is an environment variable with a number of containers. If it is set, a test binary
+// runs as the server.
 const serverEnv = "PLEG_CRI_SERVER_CONTAINERS"
 
-// ServeIfAsked serves and never returns if the process was started as the server.
-// TestMain calls it first.
+// ServeIfAsked runs the server and exits if this process was started as the server. Otherwise it
+// does nothing. TestMain calls it first.
 func ServeIfAsked() {
 	asked := os.Getenv(serverEnv)
 	if asked == "" {
@@ -31,9 +32,8 @@ func ServeIfAsked() {
 	os.Exit(0)
 }
 
-// serve serves until standard input ends. Each pod has two containers with the labels
-// and annotations of the kubelet, so that a list has about a kilobyte for each
-// container.
+// serve serves until standard input ends. Each pod contains two containers with the labels and
+// annotations of the kubelet. So a list contains about a kilobyte for each container.
 func serve(asked string) error {
 	containers, err := strconv.Atoi(asked)
 	if err != nil {
@@ -67,8 +67,8 @@ func serve(asked string) error {
 	return err
 }
 
-// StartServer starts the server in a separate process, so that its work is not
-// measured, and returns its endpoint.
+// StartServer starts the server and returns its endpoint. The server runs in a separate process, so
+// that its work is not measured.
 func StartServer(tb testing.TB, containers int) string {
 	tb.Helper()
 	self, err := os.Executable()

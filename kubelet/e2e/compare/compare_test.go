@@ -41,7 +41,7 @@ type variant struct {
 	noEvents      bool // true if the runtime refuses event streams
 }
 
-// ours reports whether the kubelet is on the library.
+// ours reports whether the kubelet uses the library.
 func (v variant) ours() bool { return v.program == "kubelet" }
 
 var variants = []variant{
@@ -95,28 +95,30 @@ func playAll(t *testing.T, r *results, v variant) {
 // scene is a fault during which containers are killed.
 type scene struct {
 	name, title string
-	kills       int           // how many pods have their container killed; 0 for all
+	kills       int           // in how many pods the container is killed; 0 for all
 	gap         time.Duration // average time between two kills
 	lasts       time.Duration // the fault's minimum duration
-	proxied     bool          // the kubelet's calls go through the proxy
-	answered    bool          // the fault lasts until the containers have successors and a new pod runs
-	// begin begins the fault, and returns a function that ends it. Then play kills containers of other pods.
+	proxied     bool          // true if the kubelet's calls go through the proxy
+	answered    bool          // true if the fault lasts until all successors and a new pod run
+	// begin begins the fault, and returns a function that ends it. Then play kills containers of
+	// pods other than the pod of first.
 	begin func(n *node, first container) (end func())
 }
 
-// scenes returns the scenes. Each call draws another time for which a pod is stuck.
+// scenes returns the scenes. The time for which a pod is stuck is random, and differs from call to
+// call.
 func scenes() []scene {
 	const ms, s = time.Millisecond, time.Second
 	return []scene{
 		{name: "crash", gap: 1500 * ms, answered: true},
 		{name: "takeover", title: "kubelet ended and started: ", kills: 2, gap: s, begin: (*node).endKubelet},
 		{name: "frozen", title: "runtime frozen: ", kills: 4, gap: 100 * ms, lasts: *lasts, begin: (*node).freeze},
-		// The fault is shorter than 10 s, after which containerd retries the deletion.
+		// The fault is shorter than 10 s, because containerd retries the deletion after 10 s.
 		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s,
 			begin: (*node).blockDelete},
-		// The gap is longer than the two seconds between two rounds of the kubelet's housekeeping.
+		// The kubelet's housekeeping runs every two seconds. The gap is longer.
 		{name: "wedge", title: "a container is wedged: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).wedge},
-		{ // some of the stuck calls time out during the fault, some do not
+		{ // some of the stuck calls time out during the fault, others do not
 			name: "hang", title: hangs, kills: 5, gap: 500 * ms, lasts: *timeout/2 + rand.N(*timeout),
 			proxied: true, answered: true, begin: (*node).hang,
 		},
@@ -141,7 +143,8 @@ func (n *node) play(s scene) {
 	}
 	running, err := n.listContainers()
 	n.must(err)
-	for pod, c := range running { // before the fault: a frozen runtime or a stuck container blocks these calls
+	// Do this before the fault, because a frozen runtime or a stuck container blocks these calls.
+	for pod, c := range running {
 		c.pid, err = n.client.Pid(n.t.Context(), c.id)
 		n.must(err)
 		running[pod] = c
@@ -150,7 +153,7 @@ func (n *node) play(s scene) {
 	if s.begin != nil {
 		end = s.begin(n, running[n.names[0]])
 	}
-	defer func() { end() }() // even if the test fails
+	defer func() { end() }() // end the fault even if the test fails
 	for _, pod := range victims {
 		n.wait(s.gap/2 + rand.N(s.gap))
 		killed[pod], err = n.kill(running[pod])
@@ -178,7 +181,7 @@ func (n *node) play(s scene) {
 	for _, pod := range victims {
 		n.measure(s, running[pod].id, killed[pod], created[pod], ended)
 	}
-	n.wait(settle) // a kubelet restarts containers, if at all, with its first syncs
+	n.wait(settle) // if a kubelet restarts containers, it does so with its first syncs
 	after := n.await("agrees with the runtime", n.agrees(len(n.names)))
 	for _, pod := range n.names {
 		if !n.killed[running[pod].id] {
@@ -203,7 +206,7 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	if c, reported := n.exitOf(id); reported {
 		n.add(s.title+"container killed → the runtime's exit event", c.reported.Sub(killed))
 	}
-	// EventedPLEG before 1.37 logs only the second line.
+	// EventedPLEG before 1.37 logs only the second of these two lines.
 	if at, found := saidAt(n.kubelet.Log(), "ontainer finished", id); found {
 		n.add(s.title+"container killed → the generator reports it", at.Sub(killed))
 	}
@@ -212,7 +215,8 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	}
 }
 
-// endKubelet stops the kubelet as an upgrade would. While no kubelet runs, it adds a pod and removes another.
+// endKubelet stops the kubelet as an upgrade does. While no kubelet runs, it adds a pod and removes
+// another one. The function end starts the kubelet again.
 func (n *node) endKubelet(container) (end func()) {
 	goes := n.addNew("")
 	n.kubelet.Terminate(n.t)
@@ -240,8 +244,8 @@ func (n *node) blockDelete(container) (end func()) {
 	return func() { n.must(f.Heal()) }
 }
 
-// wedge makes runc block in a change of a container's resources. containerd then lists no containers,
-// sends no container events, and completes no creation of a container.
+// wedge makes runc block while it changes a container's resources. containerd then lists no
+// containers, sends no container events, and completes no creation of a container.
 func (n *node) wedge(first container) (end func()) {
 	f, err := n.daemon.BlockRunc("update", first.id)
 	n.must(err)
@@ -264,8 +268,8 @@ func (n *node) wedge(first container) (end func()) {
 	}
 }
 
-// releasedWithin limits the time from the end of a pod's fault to its container's successor. The
-// library waits at most that long between two inspections.
+// releasedWithin limits the time from the end of a pod's fault to the creation of its container's
+// successor. The library never waits longer than this between two inspections.
 const releasedWithin = 10 * time.Second
 
 // hang kills the container of the first pod, and blocks the inspections of that pod.
@@ -287,7 +291,7 @@ func (n *node) hang(first container) (end func()) {
 
 const idleTogether = "idle: CPU of kubelet and runtime together, of each second"
 
-// idle measures the CPU time of kubelet and runtime during an idle minute.
+// idle measures the CPU time of the kubelet and the runtime during an idle minute.
 func (n *node) idle() {
 	n.start(false)
 	n.wait(2 * settle)

@@ -1,7 +1,7 @@
-// Package compare measures kubelets on a real containerd with the same static pods: the released
-// kubelet, with and without EventedPLEG, and the kubelet on this library, with and without events. It
-// measures what an operator would notice, and prints a table. It fails if a kubelet on the library
-// breaks a promise of docs/KUBELET.md.
+// Package compare measures kubelets on a real containerd with the same static pods. One is the
+// released kubelet, with and without EventedPLEG. The other is the kubelet on this library, with
+// and without events. The tests measure times that an operator would notice, and print a table.
+// They fail if a kubelet on the library breaks a promise of docs/KUBELET.md.
 //
 //	go run ./kubelet/build && go run ./kubelet/build -stock
 //	cd kubelet/e2e/compare
@@ -9,5 +9,5 @@
 //	go test -v -run='Kubelets/^ours$' -scenes=crash,hang -pods=6 .      one kubelet, two scenes
 //	go test -v -count=3 -scenes=crash -samples=../../../docs/bench/kubelet.json .   add to the samples
 //
-// It needs Linux and root.
+// The tests need Linux and root.
 package compare

@@ -6,14 +6,14 @@ import (
 )
 
 const (
-	atOnceAlive = 8               // how many of the short-lived pods exist at once
-	restEvery   = 50              // after how many lives the faults end, and everything is compared
-	restLimit   = 3 * time.Minute // limit for that comparison: crashed containers are in back-off
+	atOnceAlive = 8               // how many of the short-lived pods exist at the same time
+	restEvery   = 50              // after this many lives, the faults pause for a comparison
+	restLimit   = 3 * time.Minute // limit for the comparison: crashed containers are in back-off
 )
 
-// comeAndGo adds and removes pods while containers crash, inspections block or fail, and kubelet and
-// runtime are killed and restarted. Whenever these faults pause, the kubelet must come to agree with
-// the runtime.
+// comeAndGo adds and removes pods while containers crash and inspections block or fail. The kubelet
+// and the runtime are killed and restarted. Whenever these faults pause, the kubelet's status must
+// soon match the runtime.
 func (n *node) comeAndGo() {
 	n.start(true)
 	// The fixed seed gives every kubelet the same faults.
@@ -55,7 +55,7 @@ func (n *node) disturb(turn int, pod string) {
 		n.launch()
 		return
 	}
-	running, _ := n.listContainers() // the runtime may have been killed just now
+	running, _ := n.listContainers() // the error is ignored: the runtime may have just been killed
 	c, runs := running[pod]
 	if !runs {
 		return // the container has not started yet, or has crashed
@@ -69,11 +69,12 @@ func (n *node) disturb(turn int, pod string) {
 		n.proxy.Block(c.id, c.sandbox)
 	case turn%5 == 2:
 		c.pid, _ = n.client.Pid(n.t.Context(), c.id)
-		_, _ = n.kill(c) // the container may have ended meanwhile
+		_, _ = n.kill(c) // ignored: the container may have ended
 	}
 }
 
-// rest ends the faults, and measures until the kubelet and the runtime agree about count pods.
+// rest ends the faults, and measures until the kubelet and the runtime show the same containers in
+// count pods.
 func (n *node) rest(count int) {
 	const kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
 	n.proxy.Release()

@@ -31,11 +31,12 @@ const (
 	settle = 3 * time.Second
 )
 
-// patience limits every wait of a test. It allows for two stuck calls of the released kubelet in a row,
-// on a busy machine.
+// patience limits every wait of a test. It is long enough for two stuck calls of the released
+// kubelet, one after the other, on a busy machine.
 func patience() time.Duration { return time.Minute + 3**timeout }
 
-// node has a runtime, a proxy for it, and static pods. Kubelets of one variant run on it in turn.
+// node is a runtime with a proxy and static pods. Kubelets of one variant run on it, one after the
+// other.
 type node struct {
 	t       *testing.T
 	results *results
@@ -44,24 +45,24 @@ type node struct {
 	client  *testnode.Client
 	proxy   *testnode.Proxy
 	options kubelet.Options
-	kubelet *kubelet.Kubelet // nil before the first
-	names   []string         // of the pods that stay
+	kubelet *kubelet.Kubelet // nil before the first start
+	names   []string         // pods that stay
 	added   int              // number of temporary pods
-	killed  map[string]bool  // containers killed under the present kubelet
+	killed  map[string]bool  // containers killed under the current kubelet
 
 	mu      sync.Mutex
-	book    []container   // containers in the order of the runtime's first reports; guarded by mu
+	book    []container   // in the order of the runtime's first reports; guarded by mu
 	changed chan struct{} // closed at the next report; guarded by mu
-	judged  int           // how many entries of book judgeSuccessors has seen
+	judged  int           // how many entries of book judgeSuccessors has checked
 }
 
-// container is what the runtime reports of a container. Times are zero until they are reported.
+// container contains the runtime's reports of a container. Times are zero until they are reported.
 type container struct {
 	id, sandbox, pod string
 	pid              int
 	creation         time.Time // when its creation began
-	created, started time.Time // by CRI's events
-	ended, reported  time.Time // the end in the exit event, and when that event came
+	created, started time.Time // times of CRI's events
+	ended, reported  time.Time // the end in the exit event, and when the event came
 }
 
 // state is a pod's running container in the kubelet's status.
@@ -99,7 +100,7 @@ func newNode(t *testing.T, r *results, v variant) *node {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { n.watch(t.Context()) })
 	watchers.Go(func() { n.watchExits(t.Context(), source) })
-	t.Cleanup(func() { // the context has ended
+	t.Cleanup(func() { // the context has ended, so the watchers end
 		watchers.Wait()
 		source.Close()
 	})
@@ -131,7 +132,7 @@ func (n *node) note(id string, report func(*container)) {
 	n.changed = make(chan struct{})
 }
 
-// watch notes the runtime's events, over its own connection.
+// watch records the runtime's events. It uses its own connection.
 func (n *node) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -161,7 +162,7 @@ func (c *container) take(e *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// watchExits notes the runtime's exit events.
+// watchExits records the runtime's exit events.
 func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 	for ctx.Err() == nil {
 		_ = source.WatchContainerExits(ctx, func() {}, func(e pleg.ContainerExit) {
@@ -175,7 +176,7 @@ func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 	}
 }
 
-// find waits until the runtime has reported a wanted container, and returns the first.
+// find waits until the runtime has reported a container that is wanted. It returns the first one.
 func (n *node) find(limit time.Duration, wanted func(container) bool) (c container, found bool) {
 	deadline := time.After(limit)
 	for {
@@ -199,7 +200,8 @@ func (n *node) find(limit time.Duration, wanted func(container) bool) (c contain
 	}
 }
 
-// successor returns when the first container after this time was created in a pod.
+// successor waits for the first container of a pod that is created after this time. It returns the
+// time of the creation.
 func (n *node) successor(pod string, after time.Time) time.Time {
 	n.t.Helper()
 	c, found := n.find(patience(), func(c container) bool { return c.pod == pod && c.created.After(after) })
@@ -209,9 +211,9 @@ func (n *node) successor(pod string, after time.Time) time.Time {
 	return c.created
 }
 
-// judgeSuccessors counts the containers that were created after their predecessor's end. It leaves out
-// predecessors that had not started: if kubelet or runtime are killed then, every kubelet creates
-// another.
+// judgeSuccessors counts the containers that were created after the end of their predecessor. It
+// leaves out predecessors that had not started. The reason: if the kubelet or the runtime is killed
+// before the start, every kubelet creates another container.
 func (n *node) judgeSuccessors() {
 	n.mu.Lock()
 	all, judged := slices.Clone(n.book), n.judged
@@ -240,9 +242,10 @@ func (n *node) judgeSuccessors() {
 	}
 }
 
-// endOf returns when a container with a successor ended, or zero if the runtime does not know. If no
-// exit event came, because the runtime was down, its status counts. containerd forgets an end if it is
-// killed while it deletes the task. For a running container, endOf returns the present.
+// endOf returns when a container with a successor ended. If no exit event came because the runtime
+// was down, endOf uses the container's status. It returns the current time for a running container.
+// It returns zero if the runtime does not know: containerd forgets an end if it is killed while it
+// deletes the task.
 func (n *node) endOf(id string) time.Time {
 	if c, reported := n.exitOf(id); reported {
 		return c.ended
@@ -259,12 +262,12 @@ func (n *node) endOf(id string) time.Time {
 	return time.Unix(0, r.Status.FinishedAt)
 }
 
-// exitOf waits for the exit event of a container, up to settle.
+// exitOf waits for the exit event of a container, for at most settle.
 func (n *node) exitOf(id string) (c container, reported bool) {
 	return n.find(settle, func(c container) bool { return c.id == id && !c.reported.IsZero() })
 }
 
-// start kills the kubelet, if one runs, and starts another.
+// start kills the kubelet if one is running, and starts another one.
 func (n *node) start(proxied bool) {
 	n.options.Changes = map[string]any{
 		"runtimeRequestTimeout": timeout.String(), "maxPods": 500, "oomScoreAdj": 0, "featureGates": n.variant.gates,
@@ -289,7 +292,7 @@ func (n *node) launch() {
 	n.kubelet = kubelet.Run(n.t, n.options)
 }
 
-// killKubelet ends the kubelet as a crash would. Its pods run on.
+// killKubelet ends the kubelet as a crash does. Its pods keep running.
 func (n *node) killKubelet() {
 	if n.kubelet != nil {
 		_ = syscall.Kill(n.kubelet.Pid(), syscall.SIGKILL) // the kubelet may have ended by itself
@@ -297,8 +300,8 @@ func (n *node) killKubelet() {
 	}
 }
 
-// revive restarts the kubelet, as an init system would, if it has ended by itself. It does so if it
-// finds no runtime at its start.
+// revive starts the kubelet again if it has ended by itself, as an init system does. A kubelet ends
+// by itself if it finds no runtime at its start.
 func (n *node) revive() {
 	if syscall.Kill(n.kubelet.Pid(), 0) != nil {
 		n.t.Log("the kubelet has ended, and is started again")
@@ -318,7 +321,7 @@ func (n *node) next() string {
 	return fmt.Sprintf("new%03d", n.added)
 }
 
-// addNew adds a pod, and measures until the kubelet shows that it runs.
+// addNew adds a pod, and measures until the kubelet shows the pod as running.
 func (n *node) addNew(kind string) string {
 	at, name := time.Now(), n.addSleeper(n.next())
 	n.await("runs a new pod", func(shown map[string]state) bool { return shown[name].id != "" })
@@ -328,7 +331,6 @@ func (n *node) addNew(kind string) string {
 	return name
 }
 
-// remove removes the manifest of a pod.
 func (n *node) remove(name string) {
 	n.must(os.Remove(n.options.Manifest(name)))
 }
@@ -359,7 +361,8 @@ func (n *node) listContainers() (map[string]container, error) {
 
 func withoutNode(pod string) string { return strings.TrimSuffix(pod, "-"+nodeName) }
 
-// await waits until the running containers in the kubelet's status are as wanted, and returns them by pod.
+// await waits until the running containers in the kubelet's status are as wanted. It returns them
+// by pod.
 func (n *node) await(what string, wanted func(shown map[string]state) bool) map[string]state {
 	n.t.Helper()
 	shown, as := n.awaitFor(patience(), wanted)
@@ -372,7 +375,7 @@ func (n *node) await(what string, wanted func(shown map[string]state) bool) map[
 
 func (n *node) awaitFor(limit time.Duration, wanted func(map[string]state) bool) (shown map[string]state, as bool) {
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); n.wait(20 * time.Millisecond) {
-		pods, err := n.kubelet.Pods(n.t.Context()) // the kubelet may just have started
+		pods, err := n.kubelet.Pods(n.t.Context()) // ignored: the kubelet may have just started
 		shown = make(map[string]state)
 		for _, p := range pods.Items {
 			for _, s := range p.Status.ContainerStatuses {
@@ -389,7 +392,8 @@ func (n *node) awaitFor(limit time.Duration, wanted func(map[string]state) bool)
 	return shown, false
 }
 
-// agrees reports whether the kubelet and the runtime have the same containers, in count pods.
+// agrees returns a function that reports whether the kubelet and the runtime show the same
+// containers, in count pods.
 func (n *node) agrees(count int) func(shown map[string]state) bool {
 	return func(shown map[string]state) bool {
 		running, err := n.listContainers()
@@ -398,7 +402,7 @@ func (n *node) agrees(count int) func(shown map[string]state) bool {
 	}
 }
 
-// saidAt returns the time of the first line of a kubelet's log that has all these words.
+// saidAt returns the time of the first line in a kubelet's log that contains all these words.
 func saidAt(log string, words ...string) (at time.Time, found bool) {
 	for line := range strings.Lines(log) {
 		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
@@ -415,8 +419,8 @@ func saidAt(log string, words ...string) (at time.Time, found bool) {
 	return time.Time{}, false
 }
 
-// health returns the kubelet's answer at /healthz, and its last log line about an unhealthy generator
-// after the first list.
+// health returns the kubelet's answer at /healthz and the kubelet's last log line about an
+// unhealthy generator. It skips lines from before the first list.
 func (n *node) health() string {
 	answer, err := n.kubelet.Get(n.t.Context(), "/healthz")
 	var last string
@@ -451,13 +455,13 @@ func (n *node) checkMetrics() {
 	}
 }
 
-// add records a sample.
 func (n *node) add(kind string, d time.Duration) {
 	n.t.Logf("  %s: %s", kind, show(d))
 	n.results.outcome(n.variant.name, kind).add(d)
 }
 
-// tally records whether a check succeeded. If it did not, a kubelet on the library fails the test.
+// tally records whether a check succeeded. If the check failed and the kubelet uses the library,
+// tally fails the test.
 func (n *node) tally(kind string, as bool, format string, args ...any) {
 	n.t.Helper()
 	o := n.results.outcome(n.variant.name, kind)

@@ -17,17 +17,17 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// results are the measurements, in the form of the file.
+// results are the measurements, in the format of the file.
 type results struct {
 	Runs     []string   `json:"runs"`
 	Outcomes []*outcome `json:"outcomes"`
 }
 
-// outcome has the measurements of one kind with one kubelet.
+// outcome contains the measurements of one kind with one kubelet.
 type outcome struct {
 	Kind    string `json:"kind"`
 	Kubelet string `json:"kubelet"`
-	Samples string `json:"milliseconds,omitempty"` // separated by spaces, which keeps the file short
+	Samples string `json:"milliseconds,omitempty"` // separated by spaces, to keep the file short
 	Hits    int    `json:"hits,omitempty"`         // number of checks that succeeded
 	All     int    `json:"all,omitempty"`          // number of checks
 }
@@ -55,7 +55,7 @@ func readResults(path string) (*results, error) {
 	return r, errors.Join(err, json.Unmarshal(content, r))
 }
 
-// begin notes the start of a run.
+// begin records the start of a run.
 func (r *results) begin() {
 	r.Runs = append(r.Runs, fmt.Sprintf("%s, `go test %s`, %d CPUs; load average of a minute %s before",
 		time.Now().UTC().Format("2006-01-02 15:04"), strings.Join(os.Args[1:], " "), runtime.NumCPU(), loadAverage()))
@@ -77,7 +77,7 @@ func (r *results) write(path string) error {
 	return errors.Join(e.Encode(r), os.WriteFile(path, content.Bytes(), 0o644))
 }
 
-// outcome returns the outcome of a kind with a kubelet, for the caller to add to.
+// outcome returns the outcome of a kind with a kubelet. It adds an empty outcome if there is none.
 func (r *results) outcome(kubelet, kind string) *outcome {
 	for _, o := range r.Outcomes {
 		if o.Kubelet == kubelet && o.Kind == kind {
@@ -89,8 +89,8 @@ func (r *results) outcome(kubelet, kind string) *outcome {
 	return o
 }
 
-// table returns a table. Each cell has the median, the 90th percentile and the number of samples, or
-// how many checks succeeded.
+// table returns a table in Markdown. A cell shows the median, the 90th percentile and the number of
+// samples, or how many checks succeeded.
 func (r *results) table() string {
 	var rows []string
 	cells := make(map[[2]string]string)
@@ -135,8 +135,9 @@ func show(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// check returns an error if a kubelet on the library exceeds a limit: a quantile of a kind is at most
-// this many times the other kubelet's. The machine must do nothing else.
+// check returns an error if a kubelet on the library exceeds a limit. For each limit, a quantile of
+// a kind may be at most factor times the other kubelet's quantile. The machine must do nothing
+// else.
 func (r *results) check() error {
 	var errs []error
 	for _, l := range []struct {
@@ -147,7 +148,8 @@ func (r *results) check() error {
 		{successor, "ours", "stock, EventedPLEG", 0.5, 0.6},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.5, 1.1},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.9, 1.1},
-		// Between two runs of one kubelet, the CPU time of a minute differs by this factor.
+		// The CPU time of an idle minute differs by this factor between two runs of the same
+		// kubelet.
 		{idleTogether, "ours", "stock", 0.5, 1.05},
 	} {
 		ours, theirs := r.outcome(l.ours, l.kind).quantile(l.quantile), r.outcome(l.theirs, l.kind).quantile(l.quantile)
@@ -159,7 +161,7 @@ func (r *results) check() error {
 	return errors.Join(errs...)
 }
 
-// TestCheck shows which results check refuses.
+// TestCheck shows that check accepts a result at the limit, and none above it.
 func TestCheck(t *testing.T) {
 	for ours, want := range map[time.Duration]bool{100 * time.Millisecond: true, 101 * time.Millisecond: false} {
 		r := &results{}
@@ -193,7 +195,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestLog shows how the tests read a kubelet's log.
+// TestLog shows which line of a kubelet's log saidAt finds.
 func TestLog(t *testing.T) {
 	log := "a line of another form about b\n" +
 		`I0203 04:05:06.000007      12 kubelet.go:1] "SyncLoop (PLEG): event" event="ContainerDied of a"` + "\n" +

@@ -1,4 +1,4 @@
-// Package tenpods tests that a kubelet on the library works: it runs ten static pods on a
-// real containerd. It uses the kubelets of one release, which kubelet/build has built;
-// make kubelets tests all releases.
+// Package tenpods tests that a kubelet on the library works. It runs ten static pods on a real
+// containerd. It uses the kubelets of one release that kubelet/build has built. The command make
+// kubelets tests all releases.
 package tenpods

@@ -13,11 +13,11 @@ import (
 
 var ends = flag.Int("ends", 12, "how many containers TestEndsReadOnce has end, under each kubelet")
 
-// endings are ways in which containers end, and the status that the kubelet must show.
+// endings are ways in which containers end, each with the status that the kubelet must show.
 var endings = []struct {
 	name, policy, script string
 	code                 int
-	reason, message      string // the name of the pod follows the message
+	reason, message      string // the message is followed by the pod's name
 }{
 	{"job", "Never", "echo -n result of $0 > /dev/termination-log; exit 3", 3, "Error", "result of "},
 	{"done", "OnFailure", "echo -n result of $0 > /dev/termination-log", 0, "Completed", "result of "},
@@ -25,7 +25,7 @@ var endings = []struct {
 	{"oom", "Never", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", 137, "OOMKilled", ""},
 }
 
-// once begins every script: a restarted container only sleeps.
+// once is the beginning of every script. It makes a restarted container only sleep.
 const once = "test -e /once/begun && sleep 1000000; > /once/begun; sleep 1; "
 
 // terminated is the end of a container in the kubelet's status.
@@ -34,9 +34,9 @@ type terminated struct {
 	Reason, Message, ContainerID string
 }
 
-// TestEndsReadOnce reads the end of a container from the first status that shows it, as a program does
-// that waits for a result. The status must have code, reason and termination message, as with the
-// released kubelet.
+// TestEndsReadOnce reads the end of a container from the first status that shows the end. Programs
+// that wait for a result do this. The status must contain the exit code, reason and termination
+// message, as with the released kubelet.
 func TestEndsReadOnce(t *testing.T) {
 	for _, program := range []string{"kubelet", "stock"} {
 		t.Run(program, func(t *testing.T) { endsReadOnce(t, program) })

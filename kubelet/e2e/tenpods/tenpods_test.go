@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 const (
 	nodeName = "node"
 	patience = time.Minute
-	// settle is how long the test watches containers after a kubelet has taken them over. A kubelet
-	// restarts containers, if at all, with its first syncs.
+	// settle is how long the test watches containers after a kubelet has taken them over. If a
+	// kubelet restarts containers, it does so with its first syncs.
 	settle = 5 * time.Second
 )
 
@@ -89,16 +89,16 @@ func (n *node) must(err error) {
 	}
 }
 
-// add writes the manifest of a pod. Its probe fails while the file /sick exists.
+// add writes the manifest of a pod. The pod's probe fails while the file /sick exists.
 func (n *node) add(name, probe string) {
 	n.t.Helper()
 	n.must(n.options.WriteManifest(name, testnode.StaticPod(name, map[string]any{probe: map[string]any{
 		"exec":          map[string]any{"command": []string{"sh", "-c", "! test -e /sick"}},
-		"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // a busy machine is not sick
+		"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 20, // long, for busy machines
 	}})))
 }
 
-// run replaces the kubelet by another.
+// run replaces the kubelet by another one.
 func (n *node) run(program string) {
 	n.t.Helper()
 	if n.kubelet != nil {
@@ -108,7 +108,7 @@ func (n *node) run(program string) {
 	n.kubelet = kubelet.Run(n.t, n.options)
 }
 
-// pods returns the running containers of the pods from the kubelet's status.
+// pods returns the running containers in the kubelet's status, by pod.
 func (n *node) pods(ctx context.Context) (map[string]state, error) {
 	list, err := n.kubelet.Pods(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (n *node) pods(ctx context.Context) (map[string]state, error) {
 	return pods, nil
 }
 
-// await waits until the pods are as wanted, and returns them. If they never are, it fails the test.
+// await waits until the pods are as wanted, and returns them. It fails the test after patience.
 func (n *node) await(what string, wanted func(map[string]state) bool) map[string]state {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
@@ -146,7 +146,7 @@ func (n *node) await(what string, wanted func(map[string]state) bool) map[string
 	}
 }
 
-// awaitReady waits until all pods run, are ready, and have this many restarts, and returns them.
+// awaitReady waits until all pods run, are ready, and have this many restarts. It returns the pods.
 func (n *node) awaitReady(what string, restarts func(i int) int) map[string]state {
 	n.t.Helper()
 	return n.await(what, func(pods map[string]state) bool {
@@ -159,7 +159,6 @@ func (n *node) awaitReady(what string, restarts func(i int) int) map[string]stat
 	})
 }
 
-// pid returns the process of a container.
 func (n *node) pid(s state) int {
 	n.t.Helper()
 	pid, err := n.options.Client.Pid(n.t.Context(), s.id)
@@ -167,14 +166,15 @@ func (n *node) pid(s state) int {
 	return pid
 }
 
-// sick returns the file that makes the probe of a container fail.
+// sick returns the path of the file that makes a container's probe fail.
 func (n *node) sick(s state) string {
 	n.t.Helper()
 	return fmt.Sprintf("/proc/%d/root/sick", n.pid(s))
 }
 
-// TestTenPods runs ten pods with a kubelet on the library. Their containers crash or fail their probes.
-// Twice, the released kubelet takes the pods over and hands them back. Then they are removed.
+// TestTenPods runs ten pods with a kubelet on the library. Their containers crash or fail their
+// probes. Twice, the released kubelet takes the pods over and hands them back. Then the pods are
+// removed.
 func TestTenPods(t *testing.T) {
 	n := newNode(t)
 	n.run("kubelet")

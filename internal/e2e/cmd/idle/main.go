@@ -1,5 +1,5 @@
-// Command idle measures, on a real containerd, what it costs to watch an idle node: the CPU time of
-// this process over relists in which nothing has changed. It compares the adapter's delta decoding,
+// Command idle measures on a real containerd how much CPU time this process uses to watch an idle
+// node. It counts the CPU time of relists that find no change. It compares delta decoding of lists,
 // generated decoding, exit events, and the same process without a generator.
 //
 //	go run ./cmd/idle
@@ -39,7 +39,7 @@ func main() {
 	measure.Main(run)
 }
 
-// mode is a way to watch the node; connect is nil if nothing watches it.
+// mode is a way to watch the node. Its connect is nil if nothing watches the node.
 type mode struct {
 	name    string
 	connect func(ctx context.Context, endpoint string) (*cri.Runtime, func(), error)
@@ -96,7 +96,7 @@ func run(ctx context.Context) (err error) {
 	return w.Flush()
 }
 
-// cost is what the relists cost.
+// cost is the CPU time and the number of allocations during the relists.
 type cost struct {
 	cpu     time.Duration
 	mallocs uint64
@@ -115,7 +115,7 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	events := g.Watch()
 	g.Start(ctx)
 	defer g.Stop()
-	// The first relist inspects everything, so it is not idle.
+	// The first relist inspects everything, so it is not part of the measurement.
 	for range 2 {
 		if err := g.Relist(ctx); err != nil {
 			return cost{}, err
@@ -131,7 +131,7 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	return c, err
 }
 
-// span measures what this process uses in the time of the relists.
+// span measures the CPU time and the allocations of this process while the relists run.
 func span(ctx context.Context) (cost, error) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -161,8 +161,7 @@ func connectWith(opts ...cri.Option) func(context.Context, string) (*cri.Runtime
 	}
 }
 
-// connectGenerated connects the adapter through a client that decodes lists as
-// generated code does.
+// connectGenerated connects the adapter through a client that decodes lists with generated code.
 func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(), error) {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
@@ -172,7 +171,8 @@ func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(),
 	return cri.NewRuntime(generatedLists{conn}, cri.WithPlainLists()), func() { conn.Close() }, nil
 }
 
-// generatedLists is a connection that drops the options of calls, and so the adapter's own decoding.
+// generatedLists is a connection that ignores call options, and with them the adapter's own
+// decoding.
 type generatedLists struct{ *grpc.ClientConn }
 
 func (c generatedLists) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {

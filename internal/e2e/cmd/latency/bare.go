@@ -13,12 +13,13 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// labelPodUID is the kubelet's label for the pod of a container or sandbox.
+// labelPodUID is the kubelet's label with the UID of a container's or sandbox's pod.
 const labelPodUID = "io.kubernetes.pod.uid"
 
-// barePath makes the calls that show the new state of an event's pod: the two lists of the pod,
-// then the status of each sandbox and container in them, in parallel each time. It records,
-// compares and delivers nothing. A client that trusts no event cannot be faster.
+// barePath makes only the calls that read the new state of an event's pod. It first makes the two
+// lists of the pod in parallel. Then it asks in parallel for the status of each listed sandbox and
+// container. It stores, compares and delivers nothing. A client that trusts no event cannot be
+// faster.
 func barePath(ctx context.Context, client runtimeapi.RuntimeServiceClient, e *runtimeapi.ContainerEventResponse) error {
 	labels := map[string]string{labelPodUID: e.GetPodSandboxStatus().GetMetadata().GetUid()}
 	var (
@@ -60,20 +61,20 @@ func barePath(ctx context.Context, client runtimeapi.RuntimeServiceClient, e *ru
 	return statuses.Wait()
 }
 
-// turns gives each death to the library or to the bare path. They would slow each other down if
-// they asked the runtime at the same time.
+// turns assigns each death either to the library or to the bare path. If both asked the runtime at
+// the same time, they would slow each other down.
 type turns struct {
 	mu sync.Mutex
-	// bare has the containers whose death is for the bare path.
+	// bare contains the containers whose deaths are assigned to the bare path.
 	bare map[string]bool
-	// held are the library's events of the containers in bare. The library gets them when the bare
-	// path has finished with all of them.
+	// held are delayed events for the library. They are delivered when the bare path has finished
+	// with all containers in bare.
 	held []func()
 }
 
 func newTurns() *turns { return &turns{bare: make(map[string]bool)} }
 
-// give gives the deaths of containers to the bare path.
+// give assigns the deaths of containers to the bare path.
 func (t *turns) give(dying []mortal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,7 @@ func (t *turns) give(dying []mortal) {
 	}
 }
 
-// isBare reports whether the death of a container is for the bare path.
+// isBare reports whether the death of a container is assigned to the bare path.
 func (t *turns) isBare(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +104,8 @@ func (t *turns) done(id string) {
 	t.held = nil
 }
 
-// pass calls observe with an event for the library, at once or when the bare path has finished.
+// pass delivers an event to the library by calling observe. If the bare path is busy, pass delays
+// the call until the bare path has finished.
 func (t *turns) pass(observe func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +116,7 @@ func (t *turns) pass(observe func()) {
 	observe()
 }
 
-// hintPasser is a runtime whose events go through pass.
+// hintPasser is a runtime that sends its events through the function pass.
 type hintPasser struct {
 	*cri.Runtime
 	pass func(hint func())

@@ -18,10 +18,11 @@ import (
 
 // exitWatchers see deaths through the runtime's exit events.
 type exitWatchers struct {
-	// told is a generator with exit events. Its hints are dropped, because they come after the
-	// death, and would add calls beside the generator that is measured with hints.
+	// told is a generator with exit events and without hints. Hints come later than exit events,
+	// and would cause calls that slow down the generator that is measured with hints.
 	told *observer
-	// raw is a bare reader of containerd's exit events; nil on CRI-O, which has files.
+	// raw is a bare reader of containerd's exit events. It is nil on CRI-O, which reports exits in
+	// files.
 	raw *exitReader
 }
 
@@ -51,8 +52,8 @@ func (w *exitWatchers) close() {
 	}
 }
 
-// exitReader reads containerd's own exit events over a connection of its own, and does not even
-// decode them. No client can be quicker.
+// exitReader reads containerd's exit events over a connection of its own. It does not decode the
+// events, so no client can be quicker.
 type exitReader struct {
 	conn   *grpc.ClientConn
 	joined sync.WaitGroup
@@ -61,13 +62,13 @@ type exitReader struct {
 	read []exitMessage
 }
 
-// exitMessage is an event on the wire, and when it was read.
+// exitMessage is an encoded event, and when it was read.
 type exitMessage struct {
 	event []byte
 	at    time.Time
 }
 
-// subscription is an encoded SubscribeRequest with one filter.
+// subscription returns an encoded SubscribeRequest with one filter.
 func subscription() []byte {
 	const filter = `topic=="/tasks/exit",namespace=="k8s.io"`
 	return append([]byte{1<<3 | 2, byte(len(filter))}, filter...)
@@ -95,7 +96,7 @@ func readExits(ctx context.Context, endpoint string) (*exitReader, error) {
 		for {
 			var event []byte
 			if stream.RecvMsg(&event) != nil {
-				return // closed; if the stream broke, exits are missing
+				return // the stream has ended; missing exits fail the measurement
 			}
 			at := time.Now()
 			r.mu.Lock()
@@ -111,7 +112,7 @@ func (r *exitReader) close() {
 	r.joined.Wait()
 }
 
-// of returns when the exit of a container was read.
+// of returns when the exit event of a container was read.
 func (r *exitReader) of(id string) (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +124,7 @@ func (r *exitReader) of(id string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("containerd sent no exit of container %s", id)
 }
 
-// rawCodec passes messages as they are on the wire.
+// rawCodec passes messages through without decoding.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -137,16 +138,19 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// exitSamples are latencies of exit events and, for the same deaths, of CRI's own events.
+// exitSamples are latencies of exit events and, for comparison, of CRI's events of the same deaths.
 type exitSamples struct {
-	// From the end of the process to: its reaping, when a bare reader of its pidfd has the code; the bare
-	// reader of containerd's exits; the generator's ContainerDied; a bare reader of CRI's events.
+	// These are times from the end of the process until one of these:
+	//   - reaped: a bare reader of the pidfd sees the exit code.
+	//   - raw: a bare reader of containerd's exit events reads the event.
+	//   - told: the generator sends ContainerDied.
+	//   - cri: a bare reader of CRI's events reads the event.
 	reaped, raw, told, cri measure.Samples
-	// behind is from the first bare reader of exits to ContainerDied.
+	// behind is the time from the first report by a bare reader of exits to ContainerDied.
 	behind measure.Samples
 }
 
-// add adds the samples of a death, and returns when the process ended.
+// add adds the samples of one death. It returns when the process ended.
 func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended time.Time, err error) {
 	ended, reaped, err := pidfds.of(m.id)
 	if err != nil {

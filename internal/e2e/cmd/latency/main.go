@@ -1,12 +1,15 @@
-// Command latency measures, on a real runtime, how long after a container's death a subscriber has
-// its event, and how long a reader of the cache waits for a status newer than now. It measures both
-// also without hints and demand, in the same run and on the same deaths. It also prints how soon a
-// bare reader of the stream has the runtime's event, and how long the calls alone take that follow
-// the event. Every second death is for those calls. On a runtime without events both generators
-// poll, and there is no stream to read.
+// Command latency measures two latencies on a real runtime:
 //
-// A third generator has exit events, on the same deaths. Beside it run a bare reader of
-// containerd's exit events, and one of the processes' pidfds, which also has when they ended.
+//   - how long after a container's death a subscriber is sent its event;
+//   - how long a reader of the cache waits for a status that is observed after the call.
+//
+// In the same run and on the same deaths, it measures both without hints and demand, too. It also
+// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls
+// that follow the event take by themselves. Every second death is used for these calls. On a
+// runtime without events, both generators poll, and no stream is read.
+//
+// A third generator uses exit events on the same deaths. At the same time, one bare reader reads
+// containerd's exit events. Another one waits on the processes' pidfds, which show when they ended.
 //
 //	go run ./cmd/latency
 //
@@ -92,12 +95,13 @@ func run(ctx context.Context) (err error) {
 	}
 	defer exits.close()
 	for _, o := range []*observer{hinted, polling, exits.told} {
-		// A death before the first inspection of its pod would come with that inspection.
+		// Without this wait, the first inspection of a pod could report the death, instead of an
+		// event.
 		if err := o.pleg.WaitForSync(ctx); err != nil {
 			return err
 		}
 	}
-	var raw *stream // nil without events
+	var raw *stream // nil on a runtime without events
 	if daemon.Runtime().Events {
 		if raw, err = readStream(ctx, client, turns); err != nil {
 			return err
@@ -113,7 +117,7 @@ func run(ctx context.Context) (err error) {
 	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		between := 300 * time.Millisecond
 		if raw == nil {
-			between = *period // the generator that is awaited polls
+			between = *period // without events, the generator that the loop waits for polls
 		}
 		if err := measure.Wait(ctx, 50*time.Millisecond+rand.N(between)); err != nil {
 			return err
@@ -124,7 +128,8 @@ func run(ctx context.Context) (err error) {
 		if err := end(dying, round); err != nil {
 			return err
 		}
-		// Do not wait for the polling generator: deaths would fall into step with its period.
+		// If the loop also waited for the polling generator, all deaths would come at the same
+		// point of its period.
 		for _, m := range dying {
 			if err := hinted.awaitDeath(ctx, m.id); err != nil {
 				return err
@@ -136,8 +141,8 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	// The death is the runtime's FinishedAt. The time until the runtime shows it and sends its
-	// event is the runtime's; the rest is ours.
+	// The time of a death is FinishedAt in the runtime's status. The time from FinishedAt to the
+	// runtime's event is caused by the runtime. The rest is caused by the library.
 	var theirs, floor, bare measure.Samples
 	var first exitSamples
 	ours, whole := make([]measure.Samples, len(observers)), make([]measure.Samples, len(observers))
@@ -181,8 +186,8 @@ func run(ctx context.Context) (err error) {
 	}
 
 	fmt.Fprintln(os.Stderr, "reads")
-	// Readers of the polling generator wait half a period each, so ten read at a time. The pause
-	// before a read is up to a period, so that reads do not fall into step with the relists.
+	// A reader of the polling generator waits half a period on average, so ten read at a time. The
+	// random pauses between reads, of up to a period, spread the reads over the period.
 	hintedReads, err := read(ctx, hinted, uids, 1, *period/10)
 	if err != nil {
 		return err
@@ -205,8 +210,8 @@ func run(ctx context.Context) (err error) {
 	return r.print()
 }
 
-// end ends containers, in turn by SIGKILL and by an exit of their own. The first way
-// alternates in the library's rounds, and in the bare path's.
+// end ends containers by SIGKILL and SIGUSR1, in turn. The first signal alternates in the library's
+// rounds, and also in the bare path's rounds.
 func end(dying []mortal, round int) error {
 	for i, m := range dying {
 		s := unix.SIGUSR1
@@ -227,7 +232,8 @@ type mortal struct {
 	pid int
 }
 
-// populate runs the containers that will die and those that idle, a few pods at a time.
+// populate runs the containers that will die and those that idle. It starts up to four pods at a
+// time.
 func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, mortals []mortal, err error) {
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -270,7 +276,8 @@ func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, m
 	return uids, mortals, err
 }
 
-// read measures how long readers of random pods wait. Several read at once, each after a pause of its own.
+// read measures how long readers of random pods wait. It runs atOnce readers at a time. Each reader
+// pauses before each read.
 func read(
 	ctx context.Context, o *observer, uids []types.UID, atOnce int, pause time.Duration,
 ) (measure.Samples, error) {

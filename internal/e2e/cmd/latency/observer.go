@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// observer is a generator with a connection of its own, and a subscriber that records when it is
-// sent a death.
+// observer is a generator with its own connection, and a subscriber that records the time of each
+// death event.
 type observer struct {
 	runtime *cri.Runtime
 	cache   *pleg.PodCache
@@ -24,10 +24,10 @@ type observer struct {
 
 	mu   sync.Mutex
 	died map[string]time.Time
-	news chan struct{} // closed and made anew with every death
+	news chan struct{} // closed and replaced at every death
 }
 
-// observe starts a generator. Its hints go through pass.
+// observe starts a generator. The runtime's hints reach the generator through the function pass.
 func observe(
 	ctx context.Context, endpoint string, pass func(hint func()), runtimeOpts []cri.Option, opts ...pleg.Option,
 ) (*observer, error) {
@@ -92,7 +92,8 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 	}
 }
 
-// awaitStream waits until a stream in the generator's report is connected.
+// awaitStream waits until a stream is connected. The argument of selects the stream in a health
+// report.
 func (o *observer) awaitStream(ctx context.Context, of func(pleg.HealthReport) pleg.StreamReport) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if of(o.pleg.HealthReport()).State == pleg.StreamConnected {
@@ -109,14 +110,14 @@ func eventStream(r pleg.HealthReport) pleg.StreamReport { return r.Stream }
 
 func exitStream(r pleg.HealthReport) pleg.StreamReport { return r.ExitStream }
 
-// diedAt is when the subscriber was sent a death.
+// diedAt returns when the subscriber was sent the death.
 func (o *observer) diedAt(m mortal) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.died[m.id]
 }
 
-// finishedAt is when a container died, as the runtime stamped it.
+// finishedAt returns the time of a container's death according to the runtime.
 func (o *observer) finishedAt(m mortal) (time.Time, error) {
 	s, err := o.cache.Get(m.uid)
 	if err != nil {

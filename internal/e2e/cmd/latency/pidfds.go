@@ -11,20 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidfdReader reads the ends of processes from their pidfds, and does nothing else. No client of
-// this witness can be quicker.
+// pidfdReader waits for the end of processes on their pidfds, and does nothing else. No client that
+// uses pidfds can be quicker.
 type pidfdReader struct {
 	epoll  int
 	joined sync.WaitGroup
 	stop   atomic.Bool
-	ids    map[int32]string // by descriptor
+	ids    map[int32]string // container IDs by file descriptor
 
-	mu     sync.Mutex
-	ended  map[string]time.Time // when the process had ended, by container; guarded by mu
-	reaped map[string]time.Time // when it had been reaped, and so has a code; guarded by mu
+	mu    sync.Mutex
+	ended map[string]time.Time // when the process ended, by container; guarded by mu
+	// reaped is when the process was reaped, by container; guarded by mu. The exit code is known
+	// from then on.
+	reaped map[string]time.Time
 }
 
-// readPidfds opens a pidfd of each process.
+// readPidfds opens a pidfd for each process, and starts to wait on them.
 func readPidfds(mortals []mortal) (*pidfdReader, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -48,13 +50,13 @@ func readPidfds(mortals []mortal) (*pidfdReader, error) {
 	return r, nil
 }
 
-// run reads until the reader is closed.
+// run waits for ends until the reader is closed.
 func (r *pidfdReader) run() {
 	events := make([]unix.EpollEvent, 16)
 	for !r.stop.Load() {
 		n, err := unix.EpollWait(r.epoll, events, 1000)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return // the missing ends fail the measurement
+			return // then ends are missing, and the measurement fails
 		}
 		at := time.Now()
 		r.mu.Lock()
@@ -71,7 +73,8 @@ func (r *pidfdReader) run() {
 	}
 }
 
-// of returns when a container's process ended, and when it was reaped, which old kernels do not report.
+// of returns when a container's process ended and when it was reaped. On old kernels, reaped is
+// zero.
 func (r *pidfdReader) of(id string) (ended, reaped time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // quantiles are the columns of the table; the last one is the maximum.
 var quantiles = []float64{0.5, 0.9, 0.99, 1}
 
-// report is the table, and the targets that are met or missed.
+// report is the table of latencies, and the targets that are met or missed.
 type report struct {
 	runtime string
 	table   bytes.Buffer
@@ -31,7 +31,7 @@ func newReport(runtime string) *report {
 	return r
 }
 
-// line adds a row, unless there are no samples.
+// line adds a row. It does nothing if there are no samples.
 func (r *report) line(what string, s measure.Samples) {
 	if len(s) == 0 {
 		return
@@ -43,7 +43,7 @@ func (r *report) line(what string, s measure.Samples) {
 	fmt.Fprintln(r.rows, "\t")
 }
 
-// ratio adds a row with the ratio of two latencies.
+// ratio adds a row with the ratio of two latencies at each quantile.
 func (r *report) ratio(longer, shorter measure.Samples) {
 	fmt.Fprint(r.rows, "ratio\t")
 	for _, q := range quantiles {
@@ -52,7 +52,8 @@ func (r *report) ratio(longer, shorter measure.Samples) {
 	fmt.Fprintln(r.rows, "\t")
 }
 
-// pair adds rows of a latency with hints and demand, and without.
+// pair adds rows for a latency with hints and demand, for the same latency without them, and for
+// the ratio.
 func (r *report) pair(what string, hinted, polling measure.Samples) {
 	if len(hinted) == 0 {
 		return
@@ -62,7 +63,7 @@ func (r *report) pair(what string, hinted, polling measure.Samples) {
 	r.ratio(polling, hinted)
 }
 
-// within compares samples with targets at p50 and p99. The second target may be left out.
+// within compares samples with targets at p50 and, if two targets are given, at p99.
 func (r *report) within(what string, s measure.Samples, targets ...time.Duration) {
 	for i, q := range []float64{0.5, 0.99}[:len(targets)] {
 		if got := s.Quantile(q); len(s) > 0 {
@@ -72,7 +73,6 @@ func (r *report) within(what string, s measure.Samples, targets ...time.Duration
 	}
 }
 
-// target records that a target is met or missed.
 func (r *report) target(met bool, what string) {
 	if met {
 		r.met = append(r.met, what)
@@ -101,7 +101,8 @@ func (r *report) print() error {
 	}
 }
 
-// loadAverage returns the machine's load: on a busy machine the figures are not the library's.
+// loadAverage returns the load of the machine. The figures are only valid on a machine that is not
+// busy.
 func loadAverage() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

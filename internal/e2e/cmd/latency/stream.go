@@ -11,9 +11,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// stream reads the runtime's own events of deaths, and makes the bare path's calls in its turns.
-// containerd first removes what a dead container leaves, by running runc, and only then shows
-// the container as exited. The event's timestamp shows how much of a latency is the runtime's own.
+// stream reads the runtime's own events of deaths, and runs the bare path for the deaths assigned
+// to it. containerd first runs runc to clean up after a dead container, and only then shows the
+// container as exited. The event's timestamp shows how much of a latency is caused by the runtime.
 type stream struct {
 	client *testnode.Client
 	turns  *turns
@@ -24,11 +24,11 @@ type stream struct {
 	stops map[string]stop // by container
 }
 
-// stop is a CONTAINER_STOPPED_EVENT: when the runtime stamped it, when a bare reader of the stream
-// in this process had it, and when the bare path ended, if it had its turn.
+// stop is a CONTAINER_STOPPED_EVENT. The runtime created it at stamped, and this process read it at
+// read. The bare path ended at walked; zero if the death was not assigned to the bare path.
 type stop struct {
 	stamped, read, walked time.Time
-	err                   error // of the bare path
+	err                   error // error of the bare path
 }
 
 func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*stream, error) {
@@ -43,7 +43,7 @@ func readStream(ctx context.Context, client *testnode.Client, turns *turns) (*st
 		for {
 			e, err := events.Recv()
 			if err != nil {
-				return // stopped; if the stream broke, stamps are missing
+				return // the stream has ended; missing events fail the measurement
 			}
 			if e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				read := time.Now()

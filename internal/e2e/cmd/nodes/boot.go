@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// machines are the commands of qemu, and the consoles, by processor.
+// machines are the qemu command and the console device for each processor architecture.
 var machines = map[string]struct {
 	command []string
 	console string
@@ -27,8 +27,9 @@ var machines = map[string]struct {
 	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0"},
 }
 
-// accelerators are the options of qemu for a processor: KVM if it works, then emulation. A machine
-// may have /dev/kvm without a processor for it; qemu then aborts, or the node does not begin.
+// accelerators returns the options of qemu for an architecture: KVM if it works, then emulation.
+// Some machines have /dev/kvm but no processor support for it. There, qemu aborts or the node does
+// not boot.
 func accelerators(arch string) []string {
 	emulated := []string{"-accel", "tcg,thread=multi"}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
@@ -39,8 +40,8 @@ func accelerators(arch string) []string {
 	return append([]string{"-accel", "kvm"}, emulated...)
 }
 
-// run boots a node, which runs the tests and switches itself off. A file below .cache has the
-// console's output.
+// run boots a node, which runs the tests and then switches itself off. The console's output is
+// written to a file below .cache.
 func (c cell) run(ctx context.Context, root string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly), Rounds: c.rounds()}
 	tmp, err := os.MkdirTemp("", "pleg-nodes-")
@@ -93,16 +94,17 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 	return r, err
 }
 
-// The lines that a result is made of.
+// These patterns match the console lines that contain results.
 var (
 	testLine = regexp.MustCompile(`^--- (PASS|FAIL|SKIP): (Test\w+)`)
 	nodeLine = regexp.MustCompile(`^NODE (kernel|exit) (\S+)`)
-	// The version that the runtime reports, and TestExitsWhileTheRuntimeIsAway's row for all outages.
+	// attrLine matches the version that the runtime reports. endsLine matches the row for all
+	// outages that TestExitsWhileTheRuntimeIsAway logs.
 	attrLine = regexp.MustCompile(`^=== ATTR +Test\w+ runtime (.*)`)
 	endsLine = regexp.MustCompile(`: \| \S+ \| all \| (\d+ of \d+) \| (.*) \|$`)
 )
 
-// read reads a console to its end, and returns the last lines.
+// read reads a console to its end, and returns the last 60 lines.
 func (r *result) read(console io.Reader) string {
 	var last []string
 	lines := bufio.NewScanner(console)
@@ -117,7 +119,7 @@ func (r *result) read(console io.Reader) string {
 			fmt.Fprintln(os.Stderr, line)
 		}
 	}
-	_, _ = io.Copy(io.Discard, console) // a line was too long
+	_, _ = io.Copy(io.Discard, console) // a line was too long, and ended the scan
 	return tail(strings.Join(last, "\n"), 60)
 }
 
@@ -126,7 +128,8 @@ func (r *result) take(line string) {
 		switch m[1] {
 		case "PASS":
 			r.Passed++
-			if i := slices.Index(r.Failed, m[2]); i >= 0 { // it passed when it was run again
+			// The test failed first, and passed when it was run again.
+			if i := slices.Index(r.Failed, m[2]); i >= 0 {
 				r.Failed, r.Second = slices.Delete(r.Failed, i, i+1), append(r.Second, m[2])
 			}
 		case "FAIL":
@@ -153,7 +156,7 @@ func (r *result) take(line string) {
 	}
 }
 
-// verdict returns what is wrong with a run that ended by itself.
+// verdict returns an error if a run that ended by itself did not succeed.
 func (r *result) verdict(c cell) error {
 	for _, test := range r.Skipped {
 		if reason(c.name, c.runtime, test) == "" {

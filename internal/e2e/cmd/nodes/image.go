@@ -22,13 +22,13 @@ import (
 //go:embed guest
 var guest embed.FS
 
-// guestFiles are the paths of the files of guest on a node.
+// guestFiles are the paths on a node of the files in the folder guest.
 var guestFiles = map[string]string{
 	"init": "init", "boot": "node/boot", "run": "node/run", "go": "node/bin/go",
 	"node.service": "etc/systemd/system/node.service",
 }
 
-// textFiles are the files that no package has.
+// textFiles are files on a node that no package contains.
 var textFiles = map[string]string{
 	"etc/passwd":      "root:x:0:0:root:/root:/bin/sh\n",
 	"etc/group":       "root:x:0:\n",
@@ -41,9 +41,10 @@ var folders = []string{
 	"sys/fs/cgroup", "tmp", "var/tmp",
 }
 
-// image writes the initramfs of a cell, which is the whole disk, and the kernel into a folder.
+// image writes the initramfs of a node into a folder. The initramfs is the whole disk of the node.
+// image returns the paths of the kernel and the initramfs.
 func (c cell) image(ctx context.Context, root, into string) (kernel, initrd string, err error) {
-	// Below .cache, so that other cells and later runs find them.
+	// The packages are below .cache, so that later runs and other nodes find them.
 	cache := filepath.Join(root, ".cache", "nodes", c.arch)
 	packages := append(append([]string{}, basePackages...), c.packages...)
 	if c.runtime == "crio" {
@@ -69,7 +70,7 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 		return "", "", err
 	}
 	newest := programs
-	if c.runtime == "containerd-1.7" { // a test upgrades it
+	if c.runtime == "containerd-1.7" { // a test upgrades containerd 1.7 to the default runtime
 		newest, _, err = testnode.Prepare(ctx, testnode.DefaultRuntime, c.arch, filepath.Join(system, "bin", "busybox"))
 		if err != nil {
 			return "", "", err
@@ -114,13 +115,14 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	a.file("node/e2e.test", test)
 	a.tree("", system)
 	a.tree(filepath.Join("src", ".cache", filepath.Base(programs)), programs)
-	a.tree(filepath.Join("src", ".cache", filepath.Base(newest)), newest) // each path is added once
+	// If newest is the same folder as programs, its files are not added again.
+	a.tree(filepath.Join("src", ".cache", filepath.Base(newest)), newest)
 	a.tree(filepath.Join("src", ".cache", filepath.Base(images)), images)
 	return kernel, initrd, errors.Join(a.end(), compressed.Close())
 }
 
-// unpack unpacks packages and their dependencies into a folder, unless it exists. apt-get resolves
-// them as for a machine without packages, and does not touch this machine's own lists.
+// unpack unpacks packages and their dependencies into a folder, unless the folder exists. apt-get
+// resolves the packages as for an empty machine, and does not change this machine's package lists.
 func unpack(ctx context.Context, arch, cache, into string, packages ...string) error {
 	if _, err := os.Stat(into); err == nil {
 		return nil
@@ -175,7 +177,7 @@ func removeAll(pattern string) error {
 	return err
 }
 
-// only returns the one file that a pattern matches.
+// only returns the file that a pattern matches. It fails unless exactly one file matches.
 func only(pattern string) (string, error) {
 	found, err := filepath.Glob(pattern)
 	if err == nil && len(found) != 1 {
@@ -187,7 +189,7 @@ func only(pattern string) (string, error) {
 	return found[0], nil
 }
 
-// module returns a kernel's module, decompressed.
+// module returns a kernel module, decompressed.
 func module(ctx context.Context, boot, name string) ([]byte, error) {
 	path, err := only(filepath.Join(boot, "lib", "modules", "*", "kernel", "fs", name+"fs", name+".ko*"))
 	if err != nil {
@@ -199,7 +201,7 @@ func module(ctx context.Context, boot, name string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// output runs a command. Its error includes the end of what the command wrote.
+// output runs a command. The error includes the end of the command's output.
 func output(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -208,7 +210,7 @@ func output(cmd *exec.Cmd) error {
 	return nil
 }
 
-// archive writes a cpio archive in the form newc. It keeps only the first file of each path.
+// archive writes a cpio archive in newc format. For each path, it keeps only the first file.
 type archive struct {
 	w       io.Writer
 	has     map[string]bool
@@ -227,7 +229,7 @@ func (a *archive) folder(path string) {
 	a.add(path, 0o755|unix.S_IFDIR, nil)
 }
 
-// add adds a file of a mode, which includes its type. The content of a link is its target.
+// add adds a file. Its mode includes the file type. The content of a symbolic link is its target.
 func (a *archive) add(path string, mode uint32, content []byte) {
 	if a.has[path] || a.failure != nil {
 		return
@@ -238,7 +240,8 @@ func (a *archive) add(path string, mode uint32, content []byte) {
 	a.has[path] = true
 	a.inode++
 	var b bytes.Buffer
-	// inode, mode, uid, gid, links, mtime, size, four numbers of devices, length of the name, checksum
+	// The fields are: inode, mode, uid, gid, links, mtime, size, four device numbers, length of the
+	// name, checksum.
 	fmt.Fprintf(&b, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X", a.inode, mode, 0, 0, 1, 0,
 		len(content), 0, 0, 0, 0, len(path)+1, 0)
 	b.WriteString(path + "\x00")
@@ -249,17 +252,17 @@ func (a *archive) add(path string, mode uint32, content []byte) {
 	a.fail(err)
 }
 
-// pad adds bytes to a multiple of four.
+// pad adds zero bytes up to a multiple of four.
 func pad(b *bytes.Buffer) { b.Write(make([]byte, -b.Len()&3)) }
 
-// file adds a program.
+// file adds an executable file.
 func (a *archive) file(path, from string) {
 	content, err := os.ReadFile(from)
 	a.fail(err)
 	a.add(path, 0o755|unix.S_IFREG, content)
 }
 
-// tree adds everything below a folder except documentation.
+// tree adds everything below a folder except unwanted folders.
 func (a *archive) tree(path, from string) {
 	a.fail(filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -288,7 +291,7 @@ func (a *archive) tree(path, from string) {
 			content, err := os.ReadFile(name)
 			a.fail(err)
 			a.add(to, mode|unix.S_IFREG, content)
-		default: // no package has devices or sockets
+		default: // packages contain no devices or sockets
 		}
 		return a.failure
 	}))

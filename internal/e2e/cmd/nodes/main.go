@@ -1,12 +1,12 @@
-// Command nodes runs the tests of internal/e2e in virtual machines: with Debian's kernels, cgroup
-// v2 or v1, amd64 or arm64, and one with systemd. It prints a table of nodes and runtimes. It fails
-// if a test failed twice, or was skipped without a known reason.
+// Command nodes runs the tests of internal/e2e in virtual machines. They differ in the Debian
+// kernel, cgroup v2 or v1, and amd64 or arm64. One of them runs systemd. The command prints a table
+// of nodes and runtimes. It fails if a test failed twice, or was skipped without a known reason.
 //
 //	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw
 //
-// It needs root, Debian's apt-get, and for CRI-O the folder that PLEG_CRIO names. Without KVM the
-// machines are emulated, ten to twenty times slower; then the times mean nothing.
+// It needs root and Debian's apt-get. CRI-O needs the folder that PLEG_CRIO names. Without KVM, the
+// machines are emulated, and ten to twenty times slower. Then the measured times mean nothing.
 package main
 
 import (

@@ -10,20 +10,20 @@ import (
 // node is a kind of node.
 type node struct {
 	name, about  string
-	arch, kernel string // Debian's package of the kernel
-	// arguments of the kernel, which guest/boot and guest/run read.
+	arch, kernel string // kernel is the Debian package of the kernel
+	// arguments are kernel arguments that guest/boot and guest/run read.
 	arguments string
 	packages  []string // in addition to basePackages
 	runtimes  []string
 }
 
-// The packages of every node, and those of CRI-O.
+// basePackages are on every node; crioPackages only on nodes with CRI-O.
 var (
 	basePackages = []string{"busybox-static", "runc", "procps"}
 	crioPackages = []string{"conmon", "skopeo", "xz-utils"}
 )
 
-// runtimes are the columns of the table.
+// runtimes are all runtimes that can run on a node.
 var runtimes = []string{
 	"containerd-1.6", "containerd-1.7", "containerd-2.0", "containerd-2.2", "containerd-2.4", "crio",
 }
@@ -48,7 +48,8 @@ var nodes = []node{
 		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
-// leftOut are the cells, and the tests of cells, that are not run. The patterns are for path.Match.
+// leftOut lists what is not run: a node with a runtime, or a test on it. If test is empty, no test
+// is run. The patterns are for path.Match.
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},
@@ -66,7 +67,8 @@ var leftOut = []struct{ node, runtime, test, reason string }{
 	{"daemonset", "*", "", "one shows what a container changes for an agent"},
 }
 
-// reason returns why a cell, or one of its tests, is not run; empty if there is no reason.
+// reason returns why a node with a runtime, or a test on it, is not run. It returns "" if there is
+// no reason.
 func reason(node, runtime, test string) string {
 	for _, l := range leftOut {
 		if matches(l.node, node) && matches(l.runtime, runtime) && (l.test == test || l.test != "" && matches(l.test, test)) {
@@ -81,7 +83,7 @@ func matches(pattern, name string) bool {
 	return is && err == nil
 }
 
-// cell is a node with one runtime.
+// cell is a node with one runtime: a cell of the table.
 type cell struct {
 	node
 	runtime string
@@ -89,13 +91,13 @@ type cell struct {
 
 func (c cell) String() string { return c.name + "/" + c.runtime }
 
-// rounds returns the rounds of the test of exits while the runtime is away.
+// rounds returns the number of rounds of TestExitsWhileTheRuntimeIsAway.
 func (c cell) rounds() int {
 	switch {
 	case *rounds > 0:
 		return *rounds
 	case c.name == "amd64-6.1" && (c.runtime == "containerd-1.7" || c.runtime == "containerd-2.4"):
-		return 10 // the most common, and the newest
+		return 10 // 1.7 is the most common version, 2.4 the newest
 	}
 	return 2
 }
@@ -115,7 +117,8 @@ func allCells() []cell {
 	return slices.DeleteFunc(everyCell(), func(c cell) bool { return !slices.Contains(c.runtimes, c.runtime) })
 }
 
-// choose returns the named cells: by node, or by node and runtime; all without names.
+// choose returns the cells with the given names, which are NODE or NODE/RUNTIME. Without names, it
+// returns all cells.
 func choose(names []string) (chosen []cell, err error) {
 	all := allCells()
 	if len(names) == 0 {

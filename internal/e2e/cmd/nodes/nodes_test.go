@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Every cell is run, or has a reason.
+// Every combination of a node and a runtime is either run or has a reason not to be run.
 func TestCellsHaveReasons(t *testing.T) {
 	for _, c := range everyCell() {
 		if !slices.Contains(c.runtimes, c.runtime) && reason(c.name, c.runtime, "") == "" {
@@ -30,7 +30,7 @@ func TestCellsHaveReasons(t *testing.T) {
 	}
 }
 
-// The document has the table of the results.
+// The table in the document shows the stored results.
 func TestDocumentHasTheResults(t *testing.T) {
 	root, err := testnode.Root(t.Context())
 	if err != nil {
@@ -49,7 +49,8 @@ func TestDocumentHasTheResults(t *testing.T) {
 	}
 }
 
-// A console gives a result despite the noise of a kernel and a terminal. A skipped test needs a reason.
+// A result is read correctly even if the console also contains noise of the kernel and the
+// terminal. A test that was skipped without a reason is an error.
 func TestConsole(t *testing.T) {
 	const passed, skipped = "--- PASS: TestA (0.1s)\n", "--- SKIP: TestRunbookOfBlockedLists (0.1s)\n"
 	for name, test := range map[string]struct{ console, runtime, want string }{
@@ -83,7 +84,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// busybox's cpio unpacks an archive: the first file of each path, with its folders.
+// busybox's cpio can unpack an archive. It contains the first file of each path, and the folders.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	var b strings.Builder

@@ -7,38 +7,37 @@ import (
 	kept "github.com/kubepleg/pleg/internal/e2e/results"
 )
 
-// The results that are kept, and the document with their table.
+// The results are stored in resultsFile, and document contains their table.
 const (
 	resultsFile = "docs/bench/nodes.json"
 	document    = "docs/RUNTIMES.md"
 )
 
-// result is the result of a cell.
 type result struct {
 	Date    string
 	Kernel  string `json:",omitempty"`
-	Runtime string `json:",omitempty"` // the version that it reports
+	Runtime string `json:",omitempty"` // the version that the runtime reports
 	Passed  int
 	Failed  []string `json:",omitempty"`
-	// Second are the tests that failed and then passed by themselves, after the others.
+	// Second are the tests that failed at first and passed when they were run again.
 	Second  []string `json:",omitempty"`
 	Skipped []string `json:",omitempty"`
-	// Exit is the exit code of the tests. It is empty if they have not ended.
+	// Exit is the exit code of the tests. It is empty if the tests did not end.
 	Exit string `json:",omitempty"`
-	// LeftOut is why nothing ran; empty if something did.
+	// LeftOut is why no test ran; empty if tests ran.
 	LeftOut string `json:",omitempty"`
 
-	// TestExitsWhileTheRuntimeIsAway: its rounds, how many exit codes the runtime lost, and how
-	// many ends each agent reported correctly.
+	// These are results of TestExitsWhileTheRuntimeIsAway: its rounds, how many exit codes the
+	// runtime lost, and how many ends each agent reported correctly.
 	Rounds int
 	Lost   string   `json:",omitempty"`
 	Right  []string `json:",omitempty"`
 }
 
-// results are the last results of each cell, by its name.
+// results are the last results of each cell, by the cell's name.
 type results map[string]*result
 
-// The table is between these lines of the document.
+// The table stands between these two lines of the document.
 const (
 	beginning = "<!-- make nodes writes this table -->"
 	end       = "<!-- end of the table of nodes -->"
@@ -48,7 +47,6 @@ func (all results) draw(path string) error {
 	return kept.Draw(path, beginning, end, all.table(allCells()))
 }
 
-// table is the table in Markdown.
 func (all results) table(cells []cell) string {
 	var b strings.Builder
 	b.WriteString("| node | runtime | tests | codes lost by the runtime | ends reported right | run |\n")

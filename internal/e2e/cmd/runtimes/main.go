@@ -1,11 +1,11 @@
-// Command runtimes tests the library on every real runtime, or on the named ones, and measures it
-// there. It runs the tests of internal/e2e, with a soak and many restarts, and cmd/latency. It goes
-// on after a failure, and prints a table in Markdown.
+// Command runtimes tests and measures the library on every real runtime, or on the named ones. It
+// runs the tests of internal/e2e, with a soak and many restarts, and cmd/latency. If a runtime
+// fails, it continues with the next one. At the end, it prints a table in Markdown.
 //
 //	go run ./cmd/runtimes [-results FILE] [-write FILE] [NAME...]
 //
-// It needs root, and for CRI-O the folder that PLEG_CRIO names. For each runtime, a file below
-// .cache has the output of the tests.
+// It needs root. CRI-O needs the folder that PLEG_CRIO names. For each runtime, the output of the
+// tests is written to a file below .cache.
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 // results are the last results of each runtime.
 type results map[string]*result
 
-// The table is between these lines of a document.
+// The table stands between these two lines of a document.
 const (
 	beginning = "<!-- make runtimes writes this table -->"
 	end       = "<!-- end of the table -->"
@@ -22,7 +22,6 @@ func (all results) write(path string) error {
 	return kept.Draw(path, beginning, end, all.table())
 }
 
-// table is the table in Markdown.
 func (all results) table() string {
 	var b strings.Builder
 	head := []string{
@@ -57,7 +56,8 @@ func (all results) table() string {
 	return b.String()
 }
 
-// again returns how soon a generator with events was back: its lists, then its event stream.
+// again returns how long after a restart a generator with events needs for its lists and its event
+// stream.
 func (r *result) again() (times []string) {
 	for _, name := range []string{"lists with hints ", "stream "} {
 		for _, line := range r.Restarts {

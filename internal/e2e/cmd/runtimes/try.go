@@ -18,13 +18,13 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// result is the result of one runtime.
 type result struct {
 	Date    string
-	Runtime string `json:",omitempty"` // the version that it reports
+	Runtime string `json:",omitempty"` // the version that the runtime reports
 	Lists   string `json:",omitempty"`
 	Stream  string `json:",omitempty"`
-	// Tests counts the passed tests without a field of their own. Failed lists every failed test.
+	// Tests counts the passed tests that have no field in this struct. Failed lists every failed
+	// test.
 	Tests    int
 	Failed   []string `json:",omitempty"`
 	Soak     verdict
@@ -40,7 +40,8 @@ type verdict struct {
 	Took   time.Duration
 }
 
-// try runs the tests and the measurement on a runtime. With an error it also returns what it saw.
+// try runs the tests and the measurement on a runtime. If it fails, it also returns the results so
+// far.
 func try(ctx context.Context, name string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly)}
 	fmt.Fprintf(os.Stderr, "%s: tests, %d lives, %d restarts\n", name, *lives, *restarts)
@@ -57,7 +58,7 @@ func try(ctx context.Context, name string) (*result, error) {
 	return r, errors.Join(tested, err)
 }
 
-// test runs the tests. A file has their output while they run.
+// test runs the tests and copies their output to a file.
 func (r *result) test(ctx context.Context, name string) (err error) {
 	root, err := testnode.Root(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (r *result) test(ctx context.Context, name string) (err error) {
 			r.take(e)
 		}
 	}
-	// Once the output has ended, or cannot be read any more.
+	// The loop has ended, because the output ended or could not be read any more.
 	if err := cmd.Wait(); err != nil || !errors.Is(read, io.EOF) {
 		return fmt.Errorf("failed tests: %s; see %s: %w", strings.Join(r.Failed, ", "), path, errors.Join(err, read))
 	}
@@ -137,8 +138,8 @@ func (r *result) take(e event) {
 	}
 }
 
-// command is a command for a runtime. The end of the context interrupts it and what it has started:
-// a killed "go test" would leave its test running.
+// command returns a command that runs on the named runtime. If the context ends, the command and
+// its child processes are interrupted. If only "go test" were killed, its test would run on.
 func command(ctx context.Context, name, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "PLEG_RUNTIME="+name)

@@ -21,10 +21,10 @@ import (
 // agent is a running plegwatch.
 type agent struct {
 	cmd     *exec.Cmd
-	metrics string // the address of its metrics
+	metrics string // the URL of its metrics
 }
 
-// startAgent starts the agent on a runtime. It ends with the context, or with stop.
+// startAgent starts plegwatch on a runtime. It runs until the context ends or stop is called.
 func startAgent(ctx context.Context, program, endpoint string, args ...string) (*agent, error) {
 	args = append(args, "--runtime-endpoint", endpoint, "--listen", "127.0.0.1:0")
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -55,8 +55,8 @@ func (a *agent) stop() error {
 	return a.cmd.Wait()
 }
 
-// cpu returns the CPU time of all threads of the agent, to the nanosecond; /proc/PID/stat has
-// hundredths of a second. Threads of a Go program do not end.
+// cpu returns the CPU time of the agent in nanoseconds, while /proc/PID/stat shows hundredths of a
+// second. It adds up the agent's threads, because threads of a Go program do not end.
 func (a *agent) cpu() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))
 	if err != nil || len(files) == 0 {
@@ -77,7 +77,8 @@ func (a *agent) cpu() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// memory returns the agent's resident memory, and how much of it is not backed by files, in bytes.
+// memory returns the agent's resident memory in bytes, and the part of it that is not backed by
+// files.
 func (a *agent) memory() (rss, anonymous float64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	if err != nil {
@@ -95,15 +96,15 @@ func (a *agent) memory() (rss, anonymous float64, err error) {
 	return rss, anonymous, nil
 }
 
-// scraped is the result of a scrape of the agent.
+// scraped is the result of one scrape of the agent.
 type scraped struct {
 	took           time.Duration
-	plain, gzipped float64 // its size in bytes
+	plain, gzipped float64 // size of the answer in bytes
 	series         int
-	calls          float64 // calls to the runtime since the agent began
+	calls          float64 // calls to the runtime since the start of the agent
 }
 
-// scrape asks for the metrics as Prometheus does.
+// scrape requests the metrics as Prometheus does, compressed.
 func (a *agent) scrape(ctx context.Context) (scraped, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics, nil)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command scale measures what an agent costs by the size of its node: CPU time, memory, calls,
-// metric series, and a scrape of them. The agent is plegwatch with its page and its metrics, in a
-// process of its own: one with exit events, and beside it one without, on the same node. The node
-// is a server of package criserver in this process, with streaming lists, an event stream and exit
-// events. Its work is not counted.
+// Command scale measures the cost of an agent on nodes of different sizes: CPU time, memory, calls,
+// metric series, and the time of a scrape. Two agents run on each node at the same time, in
+// processes of their own: plegwatch with exit events, and plegwatch without them. They serve their
+// page and metrics. The node is a server of package criserver in this process, with streaming
+// lists, an event stream and exit events. The cost of the server is not counted.
 //
 //	go run ./cmd/scale
 //
-// It needs no root. docs/BENCHMARKS.md has the figures.
+// It needs no root. docs/BENCHMARKS.md contains the figures.
 package main
 
 import (
@@ -32,7 +32,8 @@ var (
 	scrape   = flag.Duration("scrape", 15*time.Second, "the time between two scrapes")
 )
 
-// exitEvents are the values of the flag -exit-events of the agents, which run at the same time.
+// exitEvents are the values of the agents' flag -exit-events. One agent runs for each value, all at
+// the same time.
 var exitEvents = []string{cri.DefaultExitsDir, "off"}
 
 func main() { measure.Main(run) }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// cost is what an agent cost in a period.
+// cost is the cost of an agent during the measurement.
 type cost struct {
 	began          time.Time
 	took, cpu      time.Duration
@@ -22,7 +22,7 @@ type cost struct {
 	scrape         time.Duration
 }
 
-// begin records what the agent has cost so far.
+// begin records the agent's counters at the start of the measurement.
 func (c *cost) begin(ctx context.Context, a *agent) (err error) {
 	if c.scraped, err = a.scrape(ctx); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (c *cost) begin(ctx context.Context, a *agent) (err error) {
 	return err
 }
 
-// end sets the cost since begin.
+// end replaces the counters by their differences since begin.
 func (c *cost) end(a *agent) error {
 	ended, err := a.cpu()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *cost) end(a *agent) error {
 	return err
 }
 
-// numbers reads numbers that commas separate.
+// numbers parses a list of numbers that are separated by commas.
 func numbers(list string) (numbers []int, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
@@ -56,8 +56,8 @@ func numbers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// measured measures agents, one for each of exitEvents, on a node of so many pods. So many
-// containers die and are restarted in a second.
+// measured measures agents on a node with this number of pods, one agent for each of exitEvents. In
+// each second, rate containers die and are restarted.
 func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
 	node, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	if err != nil {
@@ -81,7 +81,7 @@ func measured(ctx context.Context, program string, pods, rate int) (costs []cost
 	change := ticker(rate)
 	defer change.Stop()
 	next := 0
-	// until lets the node live until the timer fires.
+	// until restarts containers at the given rate until the timer live fires.
 	until := func() error {
 		for {
 			select {
@@ -126,7 +126,7 @@ func measured(ctx context.Context, program string, pods, rate int) (costs []cost
 	return costs, nil
 }
 
-// ticker ticks so many times a second; never if rate is 0.
+// ticker returns a ticker of rate ticks in a second. It never ticks if rate is 0.
 func ticker(rate int) *time.Ticker {
 	if rate == 0 {
 		t := time.NewTicker(time.Hour)
@@ -136,7 +136,7 @@ func ticker(rate int) *time.Ticker {
 	return time.NewTicker(time.Second / time.Duration(rate))
 }
 
-// fill creates pods of a sandbox and two containers each, with the labels and annotations of a
+// fill creates pods of a sandbox and two containers, with the labels and annotations of a
 // Deployment's pod. It returns the IDs of the containers.
 func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	for i := range pods {
@@ -161,8 +161,7 @@ func fill(node *criserver.Server, pods int) (ids []string, err error) {
 	return ids, nil
 }
 
-// restart ends a container, replaces it by a new one, and removes the dead one, so that the node
-// keeps its size.
+// restart ends a container, starts a new one in its place, and removes the old one.
 func restart(node *criserver.Server, ids []string, i int) error {
 	dead := ids[i]
 	if err := node.ExitContainer(dead, 1, "Error"); err != nil {

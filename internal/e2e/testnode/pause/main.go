@@ -1,4 +1,4 @@
-// Command pause is the process of a pod sandbox: it does nothing until a signal ends it.
+// Command pause is the process of a pod sandbox. It does nothing until a signal ends it.
 package main
 
 import (

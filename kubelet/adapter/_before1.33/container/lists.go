@@ -1,4 +1,4 @@
 package container
 
-// containerLists are the lists of containers in a status.
+// containerLists returns the lists of containers in a status.
 func containerLists(s *PodStatus) []*[]*Status { return []*[]*Status{&s.ContainerStatuses} }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// conditions are the kubelet's watch conditions for statuses of pods, by pod and key.
+// conditions are the kubelet's watch conditions on the statuses of pods, by pod and key.
 type conditions struct {
 	cache kubecontainer.Cache // set once by NewGenericPLEG
 
@@ -32,7 +32,8 @@ func (c *conditions) set(uid types.UID, key string, condition WatchCondition) {
 	c.pods[uid][key] = &condition
 }
 
-// ofListed returns the pods with conditions, and forgets the conditions of pods that are not listed.
+// ofListed returns the pods with conditions. It drops the conditions of pods that are not in
+// listed.
 func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +43,8 @@ func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	return slices.Collect(maps.Keys(c.pods))
 }
 
-// meet removes those of a pod's conditions that are true now, and reports whether there were any.
+// meet checks the conditions of a pod, and removes each one that holds. It reports whether it
+// removed any.
 func (c *conditions) meet(uid types.UID) bool {
 	c.mu.Lock()
 	open := maps.Clone(c.pods[uid])
@@ -54,7 +56,7 @@ func (c *conditions) meet(uid types.UID) bool {
 	if err != nil {
 		return false
 	}
-	// A condition may set another one.
+	// Call the conditions without the lock, because a condition may set another one.
 	maps.DeleteFunc(open, func(_ string, condition *WatchCondition) bool { return !(*condition)(status) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,8 +71,8 @@ func (c *conditions) meet(uid types.UID) bool {
 	return len(open) > 0
 }
 
-// convert returns an event in the kubelet's form. If a condition of the pod holds now, a PodSync
-// becomes a ConditionMet.
+// convert returns an event in the kubelet's form. A PodSync becomes a ConditionMet if a condition
+// of the pod holds now.
 func (c *conditions) convert(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
 	converted := convertEvent(e)
 	if e.Type == pleg.PodSync && c.meet(e.ID) {
@@ -79,7 +81,7 @@ func (c *conditions) convert(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
 	return converted
 }
 
-// watchedRuntime reports the pods of its full lists.
+// watchedRuntime is a runtime that calls listed with the pods of each full list.
 type watchedRuntime struct {
 	kubecontainer.Runtime
 	listed func([]*kubecontainer.Pod)

@@ -14,12 +14,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// resizedRuntime has one pod, or none. A condition checks the name in the pod's status.
+// resizedRuntime is a runtime with one pod, or none. The test's conditions check the name in the
+// pod's status.
 type resizedRuntime struct {
 	kubecontainer.Runtime
 
 	mu          sync.Mutex
-	name        string // empty if there is no pod
+	name        string // name of the pod; empty if there is none
 	inspections int
 }
 
@@ -75,8 +76,8 @@ func named(name string) WatchCondition {
 	return func(s *kubecontainer.PodStatus) bool { return s.Name == name }
 }
 
-// TestConditionIsAskedUntilItHolds shows that a condition is checked at once and then every
-// period until it holds, and that its ConditionMet comes once.
+// TestConditionIsAskedUntilItHolds shows that a condition is checked at once and then every period
+// until it holds. ConditionMet is sent once.
 func TestConditionIsAskedUntilItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)
@@ -103,8 +104,8 @@ func TestConditionIsAskedUntilItHolds(t *testing.T) {
 	})
 }
 
-// TestConditionIsReplaced shows that a condition replaces the earlier one with its key, even if the
-// earlier one sets it.
+// TestConditionIsReplaced shows that a condition replaces the earlier one with the same key, even
+// if the earlier one sets the new one.
 func TestConditionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)
@@ -125,8 +126,8 @@ func TestConditionIsReplaced(t *testing.T) {
 	})
 }
 
-// TestConditionsOfPodsThatAreGone shows that conditions of a pod that is gone are removed, and not
-// checked for a new pod with the same UID.
+// TestConditionsOfPodsThatAreGone shows that the conditions of a removed pod are dropped. They are
+// not checked for a later pod with the same UID.
 func TestConditionsOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := startResized(t)

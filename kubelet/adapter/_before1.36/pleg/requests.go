@@ -23,14 +23,14 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	return g
 }
 
-// SetPodWatchCondition requests an inspection of the pod, at once and with every full list until
+// SetPodWatchCondition requests an inspection of the pod at once, and with every full list until
 // the condition holds. It replaces an earlier condition with the same key.
 func (g *GenericPLEG) SetPodWatchCondition(uid types.UID, key string, condition WatchCondition) {
 	g.conditions.set(uid, key, condition)
 	g.RequestReinspect(uid)
 }
 
-// reinspect requests inspections of the listed pods that have conditions.
+// reinspect requests an inspection of each listed pod with conditions.
 func (g *GenericPLEG) reinspect(listed []*kubecontainer.Pod) {
 	for _, uid := range g.conditions.ofListed(listed) {
 		g.RequestReinspect(uid)

@@ -9,15 +9,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// NewEventedPLEG returns genericPleg, which reads the runtime's events itself.
+// NewEventedPLEG returns genericPleg, because genericPleg itself reads the runtime's events.
 func NewEventedPLEG(_ klog.Logger, _ kubecontainer.Runtime, _ internalapi.RuntimeService, _ chan *PodLifecycleEvent,
 	_ kubecontainer.Cache, genericPleg PodLifecycleEventGenerator, _ int, _ *RelistDuration, _ clock.Clock,
 ) (PodLifecycleEventGenerator, error) {
 	return genericPleg, nil
 }
 
-// Start starts the generator. A second Start does nothing: with the gate EventedPLEG on, the kubelet
-// starts the generator twice.
+// Start starts the generator. A second Start does nothing. This is needed because the kubelet
+// starts the generator twice if the gate EventedPLEG is on.
 func (g *GenericPLEG) Start() { g.start(context.Background()) }
 
 // Relist lists all pods.

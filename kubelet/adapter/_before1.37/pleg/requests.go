@@ -12,7 +12,7 @@ import (
 )
 
 // NewGenericPLEG returns a generator that writes cache and sends to eventChannel. If the gate
-// PLEGOnDemandRelist is off, it makes full lists only and reads no event stream.
+// PLEGOnDemandRelist is off, the generator makes only full lists and reads no event stream.
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	var options []pleg.Option
@@ -22,7 +22,8 @@ func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 	return newGenericPLEG(logger, runtime, eventChannel, relistDuration, cache, clock, options...)
 }
 
-// RequestRelist requests a list of the pod at once if the gate PLEGOnDemandRelist is on.
+// RequestRelist requests a list of the pod at once. It does nothing if the gate PLEGOnDemandRelist
+// is off.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if onDemand() {
 		g.GenericPLEG.RequestRelist(uid)

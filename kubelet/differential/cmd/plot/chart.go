@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// chart is a chart of some benchmarks, with a bar for each side.
+// chart is a chart of some benchmarks. Each has one bar for the kubelet and one for the library.
 type chart struct {
 	file, title string
-	// benchmarks are the first parts of their names.
+	// benchmarks are the first parts of the benchmarks' names.
 	benchmarks []string
-	// units are the units that are drawn, each in its own row.
+	// units are the units that are drawn. Each unit has its own rows.
 	units []string
-	// linear is true if the scale is linear, so that readers can compare lengths of bars.
+	// linear is true if the scale is linear. Then readers can compare the lengths of bars.
 	linear bool
 }
 
@@ -31,7 +31,7 @@ var charts = []chart{
 		benchmarks: []string{"CRIIdleRelist/"}, units: []string{"cpu-ns/op"}, linear: true},
 }
 
-// The measures of a chart, in pixels.
+// These are the dimensions of a chart, in pixels.
 const (
 	width     = 820
 	labelEnd  = 290 // where the labels end and the bars begin
@@ -47,8 +47,8 @@ type row struct {
 	kubelet, here float64
 }
 
-// draw returns the chart as SVG, or "" if it has no figures. The colours are readable
-// on white and on black.
+// draw returns the chart as SVG, or "" if there are no figures for it. The colours are readable on
+// white and on black.
 func (c chart) draw(r *results) string {
 	rows := c.rows(r)
 	if len(rows) == 0 {
@@ -121,7 +121,7 @@ func (c chart) has(name string) bool {
 	return false
 }
 
-// scale returns a function from a figure to the length of its bar. A logarithmic scale
+// scale returns a function that converts a figure to the length of its bar. A logarithmic scale
 // begins below the smallest figure, so that every bar is visible.
 func (c chart) scale(rows []row) func(v float64) float64 {
 	least, most := math.Inf(1), 0.0

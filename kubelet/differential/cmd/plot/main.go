@@ -1,11 +1,10 @@
-// Plot reads the output of go test -bench from standard input and compares the two
-// sides. It writes a table in Markdown to standard output, and charts as SVG into a
-// directory.
+// Plot reads the output of go test -bench from standard input and compares the kubelet with the
+// library. It writes a table in Markdown to standard output, and charts as SVG into a directory.
 //
 //	go test -run '^$' -bench . -benchmem -count=6 ./... | go run ./cmd/plot -o ../../docs/bench
 //
-// If a benchmark has several runs, it takes the best, which other work on the machine
-// disturbed least. If the sides differ much, the scale of a chart is logarithmic.
+// If a benchmark was run several times, Plot uses the best run, because other work on the machine
+// disturbed it least. If the figures differ much, the scale of a chart is logarithmic.
 package main
 
 import (

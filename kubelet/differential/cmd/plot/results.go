@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// The two sides.
+// These are the two generators that are compared, as the output names them.
 const (
 	kubelet = "kubelet"
 	here    = "pleg"
 )
 
-// results are the figures of both sides' benchmarks.
+// results are the figures of the benchmarks of both generators.
 type results struct {
-	// names are the benchmarks without their side, in the order of the output.
+	// names are the benchmarks without the generator's name, in the order of the output.
 	names []string
 	runs  map[key][]float64
 }
 
-// key identifies a figure of a benchmark: its time, or another unit.
+// key identifies a figure of a benchmark by its name, generator and unit.
 type key struct{ name, side, unit string }
 
 var (
@@ -31,8 +31,7 @@ var (
 	sideOf = regexp.MustCompile(`/impl=(\w+)`)
 )
 
-// parse reads the output of go test -bench. It skips lines that are not a benchmark of
-// a side.
+// parse reads the output of go test -bench. It skips all lines except benchmarks of a generator.
 func parse(r io.Reader) (*results, error) {
 	res := &results{runs: make(map[key][]float64)}
 	lines := bufio.NewScanner(r)
@@ -69,8 +68,8 @@ func (r *results) add(fields []string) error {
 	return nil
 }
 
-// best returns the figure of the least disturbed run, and whether there is one: the
-// lowest time, or the highest count of work done.
+// best returns the figure of the run that was disturbed least: the lowest time, or the highest
+// count. It returns false if there are no runs.
 func (r *results) best(name, side, unit string) (float64, bool) {
 	values := r.runs[key{name, side, unit}]
 	switch {

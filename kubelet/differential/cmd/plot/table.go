@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// writeTable writes the times and allocations of both sides, the ratio first.
+// writeTable writes the ratio, times and allocations of both generators.
 func writeTable(w io.Writer, r *results) error {
 	var b strings.Builder
 	b.WriteString("| benchmark | kubelet ÷ pleg | kubelet | pleg | allocations: kubelet | pleg |\n" +
@@ -37,7 +37,7 @@ func writeTable(w io.Writer, r *results) error {
 	return err
 }
 
-// otherUnits are units that a benchmark reports itself.
+// otherUnits are units that only some benchmarks report.
 var otherUnits = []string{"delivered", "current", "cpu-ns/op"}
 
 func ratio(k, h float64) string {
@@ -51,7 +51,7 @@ func ratio(k, h float64) string {
 	}
 }
 
-// figure returns a value in readable form.
+// figure formats a value for readers.
 func figure(v float64, unit string) string {
 	if strings.HasSuffix(unit, "ns/op") {
 		return duration(v)

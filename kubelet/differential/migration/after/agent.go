@@ -25,7 +25,7 @@ func New(runtime kubecontainer.Runtime) *Agent {
 	}
 }
 
-// Agent follows the pods of a node, and keeps a journal of what it would do.
+// Agent follows the pods of a node. It keeps a journal of the actions that a real agent would take.
 type Agent struct {
 	generator *pleg.GenericPLEG
 	cache     *kubecontainer.PodCache
@@ -85,7 +85,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 	a.sync(e.ID)
 }
 
-// report notes how a container ended.
+// report records in the journal how a container ended.
 func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	status, err := a.cache.Get(uid)
 	if err != nil || !isContainer {

@@ -1,5 +1,5 @@
-// Package before is a small agent that uses the kubelet's own packages. Package after is the same agent
-// with this library. They differ only in imports, the constructor and a few calls of helpers.
+// Package before is a small agent that uses the kubelet's own packages. Package after is the same
+// agent with this library. They differ only in imports, the constructor and a few calls of helpers.
 package before
 
 import (
@@ -26,7 +26,7 @@ func New(runtime kubecontainer.Runtime) *Agent {
 	}
 }
 
-// Agent follows the pods of a node, and keeps a journal of what it would do.
+// Agent follows the pods of a node. It keeps a journal of the actions that a real agent would take.
 type Agent struct {
 	generator pleg.PodLifecycleEventGenerator
 	cache     kubecontainer.Cache
@@ -88,7 +88,7 @@ func (a *Agent) handle(e *pleg.PodLifecycleEvent) {
 	a.sync(e.ID)
 }
 
-// report notes how a container ended.
+// report records in the journal how a container ended.
 func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	status, err := a.cache.Get(uid)
 	if err != nil || !isContainer {
