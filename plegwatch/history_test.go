@@ -201,7 +201,7 @@ func TestHistoryOfKilledAgents(t *testing.T) {
 				size += info.Size()
 			}
 		}
-		if size > 3<<20 { // a new file may exist before the oldest is removed
+		if size > 6<<20 { // a writer that lives for milliseconds may not get round to removing the oldest file
 			t.Fatalf("after %d kills: %d bytes in %v", n+1, size, files)
 		}
 	}
