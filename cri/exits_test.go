@@ -305,6 +305,8 @@ func TestTaskExits(t *testing.T) {
 		{"the guess of a containerd that lost the shim", taskExit(field(1, "c"), field(2, "c"), field(4, 255), at), none, ""},
 		{"a start", envelope("k8s.io", "/tasks/start", message(field(1, "containerd.events.TaskStart"),
 			field(2, message(field(1, "c"), field(2, 4711))))), none, ""},
+		{"a process without memory", envelope("k8s.io", "/tasks/oom", message(field(1, "containerd.events.TaskOOM"),
+			field(2, message(field(1, "c"))))), none, ""},
 		{"a command", taskExit(field(1, "c"), field(2, "probe"), at), none, ""},
 		{"another namespace", strings.Replace(valid, "k8s.io", "docker", 1), none, ""},
 		{"another topic", strings.Replace(valid, "/tasks/exit", "/tasks/exec", 1), none, ""},
@@ -336,6 +338,13 @@ func TestTaskExits(t *testing.T) {
 			}
 			if got := w.next(t); got.ContainerID != "z" {
 				t.Errorf("%+v", got)
+			}
+			ooms := 0.0
+			if strings.Contains(test.event, "/tasks/oom") {
+				ooms = 1
+			}
+			if got := metric(t, r, "pleg_cri_oom_events_total", ""); got != ooms {
+				t.Errorf("%v OOM events, want %v", got, ooms)
 			}
 			if test.bad != "" && metric(t, r, "pleg_cri_bad_items_total", test.bad) != 1 {
 				t.Errorf("it is not counted as %s", test.bad)

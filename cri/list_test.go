@@ -397,7 +397,7 @@ func metric(t *testing.T, c prometheus.Collector, name, label string) float64 {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			if m.GetLabel()[0].GetValue() == label {
+			if label == "" && len(m.GetLabel()) == 0 || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == label {
 				return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}

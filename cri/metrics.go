@@ -21,6 +21,7 @@ type metrics struct {
 	witnesses  *prometheus.GaugeVec
 	exitsBy    *prometheus.CounterVec
 	refusedBy  *prometheus.CounterVec
+	ooms       prometheus.Counter
 	noKubelet  bool // true with WithoutKubeletMetrics
 
 	// The children of the vectors above, looked up once.
@@ -78,6 +79,10 @@ func newMetrics(o *options) *metrics {
 			Name: "pleg_cri_exit_refusals_total",
 			Help: "Number of failed attempts to watch a container for its exit, by witness.",
 		}, []string{"witness"}),
+		ooms: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pleg_cri_oom_events_total",
+			Help: "Number of containerd's events about processes killed for lack of memory, also children of a container's own.",
+		}),
 	}
 	if !o.noExitEvents {
 		for by, name := range witnessNames {
@@ -118,7 +123,7 @@ func (m *metrics) countError(made rpc, err error) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	own := []prometheus.Collector{m.badItems, m.items, m.witnesses, m.exitsBy, m.refusedBy}
+	own := []prometheus.Collector{m.badItems, m.items, m.witnesses, m.exitsBy, m.refusedBy, m.ooms}
 	if m.noKubelet {
 		return own
 	}
@@ -135,7 +140,7 @@ var _ prometheus.Collector = (*Runtime)(nil)
 // Describe describes the metrics. The kubelet's metrics are kubelet_runtime_operations_total,
 // kubelet_runtime_operations_errors_total and kubelet_runtime_operations_duration_seconds, by
 // operation_type; WithoutKubeletMetrics leaves them out. The package's own metrics are
-// pleg_cri_runtime_info, by name and version; pleg_cri_bad_items_total, by reason;
+// pleg_cri_runtime_info, by name and version; pleg_cri_oom_events_total; pleg_cri_bad_items_total, by reason;
 // pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"); and pleg_cri_exit_witness,
 // pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness ("events", "exit_files",
 // "shim").

@@ -30,6 +30,7 @@ import (
 //	TaskExit         { string container_id = 1; string id = 2; uint32 pid = 3; uint32 exit_status = 4;
 //	                   Timestamp exited_at = 5; }
 //	TaskStart        { string container_id = 1; … }
+//	TaskOOM          { string container_id = 1; }
 //	ContainerCreate  { string id = 1; … }
 //	ContainerDelete  { string id = 1; }
 //	Timestamp        { int64 seconds = 1; int32 nanos = 2; }
@@ -37,6 +38,7 @@ import (
 // The topics of containerd's events, and the namespace of its CRI containers.
 const (
 	exitTopic     = "/tasks/exit"
+	oomTopic      = "/tasks/oom"
 	startTopic    = "/tasks/start"
 	createTopic   = "/containers/create"
 	deleteTopic   = "/containers/delete"
@@ -45,7 +47,7 @@ const (
 
 // The topics of the subscription for exits (exitTopics) and of that for container events.
 var (
-	exitTopics = []string{exitTopic}
+	exitTopics = []string{exitTopic, oomTopic}
 	hintTopics = []string{createTopic, startTopic, deleteTopic}
 )
 
@@ -56,6 +58,12 @@ const maxTaskExitBytes = 64 << 10
 // watchTaskExits reads containerd's stream of exits.
 func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	return r.watchTasks(ctx, exitStream, exitTopics, connected, func(event *taskEvent) {
+		if event.topic == oomTopic {
+			r.metrics.ooms.Inc()
+			r.log(ctx).V(2).Info("The kernel has killed a process of a container that exceeded its memory",
+				"containerID", event.exit.ContainerID)
+			return
+		}
 		if event.told && r.isOwnExit(event) {
 			observe(event.exit)
 		}

@@ -13,4 +13,9 @@ document.addEventListener('keydown', (e) => {
     $('name').focus();
     e.preventDefault();
   } else if (e.key === 'p') togglePause();
+  else if (['ArrowDown', 'ArrowUp', 'PageDown', 'PageUp', 'Home', 'End'].includes(e.key) && e.target === document.body) {
+    lanes.focus();
+    lanes.dispatchEvent(new KeyboardEvent('keydown', { key: e.key }));
+    e.preventDefault();
+  }
 });
