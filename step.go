@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// isClosed reports whether a channel is closed. Nothing must be sent on it.
+// isClosed reports whether a channel is closed. The channel must be one on which nothing is sent.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -21,7 +21,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// methods are the runtime's methods, by kind of call.
+// methods maps each kind of call to the runtime's method.
 var methods = [...]string{
 	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
 }
@@ -73,12 +73,12 @@ func (in *inputs) addExit(e ContainerExit) {
 }
 
 type relistCaller struct {
-	// done is closed when the relist is complete. err is set before that; nil if the full list succeeded.
+	// done is closed when the relist is complete. err is set before; it is nil if the full list succeeded.
 	done chan struct{}
 	err  error
 }
 
-// sortedKeys returns the keys of a map, sorted so that a run can be repeated.
+// sortedKeys returns the keys of a map. Sorting makes a run repeatable.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	if len(m) == 0 { // avoids an allocation in most steps
 		return nil
@@ -86,7 +86,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs are carried out after a step, in order of the fields. Calls in cancel may have returned.
+// outputs are carried out after a step, in the order of the fields. Calls in cancel may have returned already.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
@@ -98,7 +98,7 @@ type outputs struct {
 
 type beginCall struct {
 	*schedule.Call
-	pod *Pod // the pod to inspect or list, as it is known; nil if unknown
+	pod *Pod // the pod to inspect or list, as far as it is known; nil if unknown
 }
 
 type cancelCall struct {
