@@ -331,7 +331,7 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 
 // ByIP returns the statuses of the pods with an IPv4 or IPv6 address, written in any form. Pods with a ready sandbox
 // come first, then ended pods that keep the address, each group newest first. Pods that have lost the address come
-// last. If the runtime reports the host's address for pods on the host's network, it finds all of them.
+// last. If the runtime reports the host's address for pods on its network, the address finds all of them.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }

@@ -162,7 +162,7 @@ func (s *PodStatus) fullID(id string) string {
 	return first(s.SandboxStatuses, is).GetId()
 }
 
-// cacheEntry is the cached state of a pod. For an absent pod, it contains only when that was observed.
+// cacheEntry is the cached state of a pod. For an absent pod, it contains only the time of the observation.
 type cacheEntry struct {
 	// status is the last good status. It is empty if every inspection failed, and nil before the first inspection.
 	status *PodStatus

@@ -23,7 +23,7 @@ const (
 	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
-	// unsupportedWait is the time between tries if the runtime has no such stream: an upgrade may add it.
+	// unsupportedWait is the time between tries if the runtime has no such stream. An upgrade may add the stream.
 	unsupportedWait = time.Minute
 )
 
@@ -55,7 +55,7 @@ type eventClient struct {
 
 	mu     sync.Mutex // guards report, current and connectedAt
 	report StreamReport
-	// current is the stream from which events are accepted; nil for none. connectedAt is zero until it is accepted.
+	// current is the stream whose events are accepted; nil for none. connectedAt is zero until the stream is accepted.
 	current     *stream
 	connectedAt time.Time
 

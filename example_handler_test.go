@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Handle replaces a channel: it calls the functions of the handler one at a time, in its own
-// goroutine.
+// Handle replaces a channel: it calls the functions of the handler one at a time, in the goroutine
+// that called Handle.
 func ExampleGenericPLEG_Handle() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)

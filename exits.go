@@ -284,8 +284,8 @@ func (r *reconciler) died(rec *podRecord, id string) {
 // unconfirmedWait. If a status shows such an end later, one more inspection looks for its reason.
 //
 // asOf is when the last inspection began; zero if there was none. It is the present time if no inspection can proceed.
-// settled is true if any end was settled. Handlers are then sent OnContainerEnded. Other subscribers are sent a PodSync
-// if the end changed.
+// settled is true if any end was settled. Handle then calls OnContainerEnded. Other subscribers are sent a PodSync if
+// the end changed.
 func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -308,7 +308,7 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		}
 		switch {
 		case hasReason || e.settled && !confirmed:
-		case e.settled && !check.After(r.sched.Now): // a failed inspection is made again anyway
+		case e.settled && !check.After(r.sched.Now): // a failed inspection is repeated anyway
 			rec.inspect = rec.inspect || rec.failures == 0
 		default:
 			if !knows(s) && check.After(r.sched.Now) { // by then, the runtime may know the end
@@ -392,7 +392,7 @@ type earlyExit struct {
 	at time.Time // when the exit was reported
 }
 
-// isOf reports whether the exit may be that of a container of the pod.
+// isOf reports whether the exit may come from a container of the pod.
 func (e ContainerExit) isOf(uid types.UID) bool { return e.PodUID == "" || e.PodUID == uid }
 
 // add adds an exit. It drops exits above maxHints, which only a faulty runtime reaches. Later lists show those exits.

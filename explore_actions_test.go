@@ -96,8 +96,8 @@ func callName(c *schedule.Call) string {
 	return fmt.Sprintf("I[%s]", c.UID)
 }
 
-// things contains the pods that a runtime shows. For equal levels, it returns the same pointer,
-// because the reconciler compares pointers.
+// things makes the pods that a runtime shows. Equal levels give the same pointer, because the
+// reconciler compares pointers.
 type things struct {
 	metrics *metrics
 	pods    map[int]*Pod

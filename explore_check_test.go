@@ -16,7 +16,7 @@ type looks [exploredPods]struct {
 	shown    levels
 	observed time.Time
 	stamp    uint64
-	failed   bool // readers are returned an error
+	failed   bool // the cache returns an error
 }
 
 func (w *world) look() (ls looks) {

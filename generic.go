@@ -68,7 +68,7 @@ type GenericPLEG struct {
 	joined  sync.WaitGroup // guarded by lifecycle
 }
 
-// running contains the means by which Stop ends a run.
+// running contains what Stop needs to end a run.
 type running struct {
 	ended  func() error // ctx.Err of the context passed to Start
 	end    context.CancelFunc

@@ -53,9 +53,9 @@ type HealthReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// StuckRelist is a stuck full relist. It has run longer than a period, and longer than ten seconds or
-// twice the last successful relist, whichever is shorter. After a timeout, full relists stay stuck until
-// the runtime answers one of them. Meanwhile, each known pod is inspected, at most every other period.
+// StuckRelist is a stuck full relist. It has run longer than a period, and longer than ten seconds or twice
+// the duration of the last successful relist, whichever is shorter. After a timeout, full relists stay stuck
+// until the runtime answers one of them. Meanwhile, each known pod is inspected, at most every other period.
 type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
@@ -64,7 +64,7 @@ type StuckRelist struct {
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
 	Frozen bool `json:"frozen,omitempty"`
-	// Answered is the number of pods for which a later inspection has succeeded.
+	// Answered is the number of pods with a successful inspection that began after Since.
 	Answered int `json:"answered"`
 }
 
@@ -112,7 +112,7 @@ type health struct {
 	reported       []RuntimeCall // the runtime's CallsInFlight, oldest first
 }
 
-// health returns the reconciler's part of the health.
+// health returns the parts of the health that the reconciler knows.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
 		HealthReport: HealthReport{LastRelist: r.fullSucceeded, LastAnswer: later(r.fullSucceeded, r.lastInspection)},
@@ -172,7 +172,7 @@ func (h *health) since(t time.Time) time.Duration { return h.now.Sub(t) }
 // ago returns the age of a time for messages: rounded to 100 ms, and never negative.
 func (h *health) ago(t time.Time) time.Duration { return max(0, h.since(t)).Round(time.Second / 10) }
 
-// unhealthy returns why the generator is unhealthy; nil if it is healthy. Nothing else decides that.
+// unhealthy returns why the generator is unhealthy; nil if it is healthy. Every report of the health uses it.
 func (h *health) unhealthy() error {
 	if h.LastRelist.IsZero() {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
@@ -343,7 +343,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	return h.HealthReport
 }
 
-// diagnosis returns the health, including what the runtime reports.
+// diagnosis returns the health, including the calls that the runtime reports.
 func (g *GenericPLEG) diagnosis() *health {
 	h := g.health()
 	h.CallsInFlight = h.calls

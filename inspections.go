@@ -207,7 +207,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 	return recovered
 }
 
-// publishMade publishes the pod for which the inspection was made. The cache already has the result.
+// publishMade publishes the pod for which the inspection was made. The cache already holds the result.
 func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	made := rec.inspecting
 	u := r.updateOf(rec, made)

@@ -90,8 +90,8 @@ import (
 const (
 	// DefaultRelistPeriod is the time between the starts of two full lists.
 	DefaultRelistPeriod = time.Second
-	// DefaultRelistThreshold is the time after the beginning of the last successful full list at which
-	// Healthy begins to report false.
+	// DefaultRelistThreshold is how long after the beginning of the last successful full list Healthy
+	// starts to report false.
 	DefaultRelistThreshold = 3 * time.Minute
 	// DefaultChannelCapacity is the default of WithCapacity and WithWatchCapacity, in events.
 	DefaultChannelCapacity = 1000
@@ -125,9 +125,9 @@ const (
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync means that the pod has a new status without a transition of a container. It is sent after the inspection
 	// that RequestReinspect requested, even if it fails, and after an inspection that succeeds after a failure. It is
-	// also sent when the exit code, reason or message of a dead container differs from its last event. Then each
-	// container is sent a PodSync of its own, and Exit returns how the container ended. Other PodSyncs have no
-	// container. The cache already holds the status or the error. A pod that is removed first is sent no PodSync.
+	// also sent when the exit code, reason or message of a dead container differs from its last event. Then there is
+	// one PodSync for each such container, and Exit returns how the container ended. Other PodSyncs have no container.
+	// The cache already holds the status or the error. If the pod is removed first, there is no PodSync.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerCreated is sent once for each container, before its other events.
 	ContainerCreated PodLifeCycleEventType = "ContainerCreated"
@@ -165,8 +165,8 @@ type PodLifecycleEvent struct {
 	// Pod is the pod in the list that showed the transition. If the pod is gone, it is the pod in its last
 	// list. If no list shows an exit yet, it is the pod of the last list, with the container set to exited.
 	Pod *Pod
-	// Container is the container or sandbox as the newest list shows it; if it is gone, as it was last
-	// listed. It is nil for a PodSync that does not correct the end of a container. Sandboxes count as
+	// Container is the container or sandbox as it was listed; if it is gone, as it was last listed. It
+	// is nil for a PodSync that does not correct the end of a container. Sandboxes count as
 	// containers, as in the kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and ContainerRemoved, it is
@@ -175,8 +175,8 @@ type PodLifecycleEvent struct {
 	// seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a sandbox,
 	// for a PodSync without Container, and for a container that was never inspected.
 	Status *Status
-	// Initial is true if the event describes the state when the subscription began, or the first full
-	// list if that came later. Events of later changes are not Initial.
+	// Initial is true if the event describes the state when the subscription began, or the state in
+	// the first full list if that list came later. Events of later changes are not Initial.
 	Initial bool
 	sandbox bool
 	// ListedAt is when the list that showed the transition began. It is the TimeStamp of the cached

@@ -56,7 +56,7 @@ type comparison struct {
 	// changed is true if the list has changed the record. transitions are the changes that events report.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list differs from the previous one and the pod awaits exits. Usually, the
+	// mayConfirmExit is true if the list differs from the previous list and the pod awaits exits. Usually, the
 	// list is the first to show the exit. The pod is then stale and is inspected, as after a change.
 	mayConfirmExit bool
 }

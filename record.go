@@ -18,7 +18,7 @@ type podRecord struct {
 	// pod is the pod in the newest believed list, without bad data; nil if absent. Exits that a status or
 	// an exit event has shown are applied to pod, unless the list shows another life of the container.
 	pod *Pod
-	// listed is the pod as that list showed it. A container that was restarted, according to a status, is unknown.
+	// listed is the pod as the newest believed list showed it. A container that a status shows restarted is unknown.
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
@@ -43,9 +43,9 @@ type podRecord struct {
 	request request
 	// due contains the time of each kind of later work; zero for none.
 	due [dueKinds]time.Time
-	// attempts is how many retries in a row were scheduled.
+	// attempts is the number of consecutive retries that were scheduled.
 	attempts int
-	// inspect is true if an inspection must begin. The begin of an inspection clears it, as does a status that agrees.
+	// inspect is true if an inspection must begin. The start of an inspection clears it, as does a status that agrees.
 	inspect bool
 	// inspecting is the state for which the inspection in flight was begun. It is nil once the result is handled.
 	inspecting *snapshot
@@ -73,13 +73,13 @@ type podRecord struct {
 	// for it is published. The pointer identifies the change: an inspection that began for another
 	// change is superseded. An exit that no list shows is not a change.
 	change *change
-	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
+	// sync is true if RequestReinspect requested a PodSync with the result of the next inspection.
 	sync bool
 }
 
 // change is a change of a record, shown by a list.
 type change struct {
-	stamp stamp // of the list
+	stamp stamp // of the list that showed the change
 	cause Cause
 	// initial is the pod as its first list showed it, if that was the first full list or an earlier pod
 	// list. Otherwise it is nil, as for later changes. Events that lead from no pod to initial are Initial.
@@ -117,7 +117,7 @@ const (
 	dueKinds
 )
 
-// wants returns the work that the schedule should do for the pod, and when. The schedule reads nothing else of it.
+// wants returns the work that the schedule should do for the pod, and when. The schedule reads nothing else of rec.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -186,7 +186,7 @@ type end struct {
 type request struct {
 	// newest and oldest are the numbers of the first lists that answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
-	cause          Cause // the cause of the first request when none was open; empty for none
+	cause          Cause // the cause of the request that was made when none was open; empty for none
 	// hinted is true if a request was an event of the runtime; see followUp.
 	hinted bool
 }
@@ -208,7 +208,7 @@ func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
 	case r.newest == 0 || r.oldest > number:
 		return false, false
-	case r.newest > number: // hints come faster than lists: no list answers the newest hint, but each answers some
+	case r.newest > number: // hints come faster than lists: no list answers the newest hint, but each list answers some
 		r.oldest = r.newest
 		return true, false
 	}

@@ -99,7 +99,7 @@ var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 type RuntimeCall struct {
 	// Method is the call as the runtime names it, such as "ContainerStatus".
 	Method string `json:"method"`
-	// PodUID is the pod that the call is about; empty for a list of all pods.
+	// PodUID is the UID of the pod of the call; empty for a list of all pods.
 	PodUID types.UID `json:"podUID,omitempty"`
 	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
@@ -204,8 +204,8 @@ type Pod struct {
 	Source any
 }
 
-// Container is a container, or a sandbox, as a list shows it. A sandbox has only ID, State,
-// CreatedAt, Attempt, Labels and Annotations.
+// Container is a container, or a sandbox, as a list shows it. For a sandbox, only ID, State,
+// CreatedAt, Attempt, Labels and Annotations are set.
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
@@ -302,21 +302,21 @@ type Status struct {
 	// Message explains Reason in a sentence.
 	Message string
 	// Unconfirmed is true if an exit event has reported the exit, but the runtime's status has not
-	// shown it yet. State, ExitCode and FinishedAt are then the event's, and Reason is Completed or
-	// Error, by the code. The other fields are those of the last inspection; before the first,
-	// RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
-	// a PodSync follows if code, reason or message differ. The generator sets it.
+	// shown it yet. State, ExitCode and FinishedAt then come from the event, and Reason is Completed or
+	// Error, depending on the code. The other fields come from the last inspection. Before the first
+	// inspection, RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
+	// a PodSync follows if code, reason or message differ. The generator sets Unconfirmed.
 	Unconfirmed bool
 	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
 	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended
 	// while containerd was not running. The Runtime sets it. If an exit event or an earlier status
 	// showed the true exit, the generator uses that exit instead.
 	EndUnknown bool
-	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it does not.
+	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if not reported.
 	Resources *runtimeapi.ContainerResources
 	User      *runtimeapi.ContainerUser
 	Mounts    []*runtimeapi.Mount
-	// StopSignal is a runtimeapi.Signal, a type that cri-api has from 0.33 on.
+	// StopSignal is a runtimeapi.Signal. cri-api has contained this type since 0.33.
 	StopSignal int32
 	// Source is the runtime's own object; see Pod.Source.
 	Source any

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// isClosed reports whether a channel is closed. The channel must be one on which nothing is sent.
+// isClosed reports whether a channel is closed. Nothing may be sent on the channel.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -32,15 +32,15 @@ const maxHints = 10000
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
 // and exits by maxHints, and requests by being sets of pods.
 type inputs struct {
-	// periodic starts or stops the full lists of every period; nil for no change.
+	// periodic starts or stops the periodic full lists; nil for no change.
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are pods to list (RequestRelist, blocked readers), reinspects pods to inspect
-	// (RequestReinspect).
+	// requests are the pods to list (RequestRelist, blocked readers). reinspects are the pods to
+	// inspect (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods named by events. The empty UID stands for all pods: an event named none, the
+	// hints are the pods named by events. The empty UID stands for all pods: an event named no pod, the
 	// stream was connected, or there were more than maxHints hints.
 	hints map[types.UID]struct{}
 	// exits are the exit events. If there are more than maxHints, the others become hints.

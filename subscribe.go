@@ -45,7 +45,7 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 	return o
 }
 
-// Handler has the functions that Handle calls. A nil function is skipped. For each pod, OnPodAdded is called
+// Handler contains the functions that Handle calls. A nil function is skipped. For each pod, OnPodAdded is called
 // first and OnPodRemoved last. The functions for containers are not called for sandboxes.
 type Handler struct {
 	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each pod, before

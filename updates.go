@@ -46,7 +46,7 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	return u
 }
 
-// publish publishes an update of the pod. The cache must already have the pod's status.
+// publish publishes an update of the pod. The cache must already hold the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	listed := finder(u.pod.containers())
@@ -58,7 +58,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 			put(&u.initialEnds, id, true)
 		}
 	}
-	cached, _ := r.cache.Get(rec.UID) // the ignored error is the inspection's
+	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is not needed here
 	u.ips = cached.IPs
 	was := rec.published
 	r.out.log = append(r.out.log, func(logger klog.Logger) { u.log(logger, was) })
@@ -224,7 +224,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 // undelivered end. They are not sorted. The slice is shared and never modified.
 type lastStatuses []*Status
 
-// with adds older statuses for the containers of the pods that have no status in l. A pod may be nil.
+// with returns l and, for each container of the pods without a status in l, its status in older. A pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
 	for _, c := range itemsOf(pods...) {

@@ -3,7 +3,7 @@
 //
 // If a subscriber reads too slowly, its updates are coalesced: the newest update of a key replaces the
 // pending update. Its events then lead from the last delivered update to the newest. The backlog is limited
-// to the keys that exist, that existed at the begin of the subscription, or that were sent to the subscriber.
+// to the keys that exist, that existed when the subscription began, or that were sent to the subscriber.
 //
 // # Delivery
 //
@@ -149,7 +149,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt stops the pumps and ends all subscriptions that are not lasting. Lasting ones keep their undelivered events.
+// Halt stops the pumps and ends all subscriptions except the lasting ones, which keep their undelivered events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {

@@ -22,8 +22,8 @@ type subscription[K cmp.Ordered, U, E any] struct {
 
 	queue     list.List           // of *step[K, U], in the order of delivery
 	pending   map[K]*list.Element // elements of queue, by key
-	committed []E                 // sent before the queue; updates do not change them; all of one key
-	sending   K                   // the key of committed
+	committed []E                 // events of one key, sent before the queue; later updates do not change them
+	sending   K                   // the key of the committed events
 	pumping   bool                // true while the pump runs; only the pump then sends
 }
 

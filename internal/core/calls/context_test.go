@@ -11,7 +11,7 @@ import (
 type key struct{}
 
 // When a call returns, its context ends. So everything that waits for the context is released, even
-// if the runtime has forgotten to cancel it.
+// if the runtime never cancels a derived context.
 func TestContextEndsWithTheCall(t *testing.T) {
 	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
 		"the context itself": context.Context.Done,

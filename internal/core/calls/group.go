@@ -31,7 +31,7 @@ type Info struct {
 	Since time.Time
 }
 
-// Group is a set of calls with keys. All methods are safe for concurrent use. In done, all may be used except Stop.
+// Group is a set of calls with keys. All methods are safe for concurrent use. done may call all of them except Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
 	calls map[K]*call // contains each call until its done has returned; guarded by mu

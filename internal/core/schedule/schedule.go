@@ -49,7 +49,7 @@ const (
 	Inspect             // an inspection
 )
 
-// CausePeriod is the cause of the full list of every period.
+// CausePeriod is the cause of a periodic full list.
 const CausePeriod = "period"
 
 // Call is a call to the runtime in progress.
@@ -80,7 +80,7 @@ type Config struct {
 	ListsPods bool
 }
 
-// Scheduler is not safe for concurrent use.
+// Scheduler decides which calls begin, and when. It is not safe for concurrent use.
 type Scheduler struct {
 	// Now is the present time. The reconciler sets it before every step.
 	Now time.Time
@@ -272,8 +272,8 @@ type Late struct {
 	NowTimedOut bool
 }
 
-// Expire returns the pods that are due, for Plan, and the calls that have become slow or have timed
-// out. Both lists are sorted by UID. Calls that have returned must be passed to Returned first.
+// Expire returns the pods that are due, which must be planned again, and the calls that have become slow or
+// have timed out. Both lists are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {

@@ -106,7 +106,7 @@ func (s *script) input(text string) (answer []string) {
 		s.plan(s.pod(names[0]))
 	default:
 		for _, name := range names {
-			for c := name[0]; c <= name[len(name)-1]; c++ { // a, b and c for "a-c"
+			for c := name[0]; c <= name[len(name)-1]; c++ { // "a-c" means a, b and c
 				answer = append(answer, s.podInput(verb, s.pod(string(c)))...)
 			}
 		}

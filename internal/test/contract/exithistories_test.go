@@ -64,8 +64,8 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	}()
 	say("runtime %d", which)
 	uids := []types.UID{"p0", "p1", "p2"}
-	live := map[string]types.UID{}  // running
-	dead := map[string]types.UID{}  // exited and listed
+	live := map[string]types.UID{}  // running containers, with their pods
+	dead := map[string]types.UID{}  // exited containers that are still listed
 	dying := map[string]types.UID{} // reported by an exit event, but still listed as running
 	deaths := map[string]bool{}
 	var all []string

@@ -253,7 +253,8 @@ func atOnce(call func()) bool {
 	}
 }
 
-// slowLogger returns a logger that calls slow when a message is logged, which blocks the loop.
+// slowLogger returns a logger that calls slow when it logs a line with the message, and so blocks
+// the loop.
 func slowLogger(message string, slow func()) logr.Logger {
 	return funcr.New(func(_, args string) {
 		if strings.Contains(args, message) {

@@ -367,7 +367,7 @@ func TestPodSyncOfALateReason(t *testing.T) {
 		n.start()
 		sub := n.g.Subscribe(t.Context())
 		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
-		for range 3 { // the pump holds the next event
+		for range 3 { // afterwards, the pump holds the next event
 			<-slow
 		}
 		for id, code := range map[string]int{"a1": 137, "a2": 1, "a3": 137} {

@@ -85,7 +85,7 @@ func TestRule7LastingStatusMismatch(t *testing.T) {
 			n := newNodeOf(t, rt.instead)
 			n.start()
 			time.Sleep(1000 * time.Second)
-			if got := inspections.Load(); got < 100 || got > 106 { // after 1, 3, 7, 15, 25, 35 s ...
+			if got := inspections.Load(); got < 100 || got > 106 { // retries after 1, 3, 7, 15, 25, 35 s ...
 				t.Errorf("bad data %v: %d inspections in 1000 s", bad, got)
 			}
 		})
@@ -175,7 +175,7 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 				began := time.Now()
 				time.AfterFunc(5*time.Second, func() { n.SetStatus("a", nil) })
 				n.start()
-				time.Sleep(6500 * time.Millisecond) // after 1, 3 and 7 s
+				time.Sleep(6500 * time.Millisecond) // retries begin after 1, 3 and 7 s
 				if got := n.Calls(plegtest.GetPodStatus); got != 3 {
 					t.Errorf("%d inspections in 6.5 s", got)
 				}

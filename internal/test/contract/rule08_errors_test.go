@@ -21,7 +21,7 @@ import (
 // Rules 8 and 12: if the inspections of a pod were stuck until their deadlines, the pod is
 // inspected again within ten seconds of the runtime's recovery.
 func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
-	const look = 100 * time.Millisecond // between two looks
+	const look = 100 * time.Millisecond // between two checks
 	const within = 10 * time.Second
 	for _, count := range []int{1, 2} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestRule8SuccessBeginsAnew(t *testing.T) {
 	})
 }
 
-// Rule 8: a reader is returned the error and the last good status.
+// Rule 8: after a failed inspection, a read returns the error and the last good status.
 func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	broken := errors.New("broken")
 	c := pleg.NewCache()

@@ -49,7 +49,8 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	})
 }
 
-// Rule 9: in a cache without a generator, readers of an absent pod are returned an empty status.
+// Rule 9: in a cache without a generator, a blocked reader of an absent pod is answered with an
+// empty status.
 func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()

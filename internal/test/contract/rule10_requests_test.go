@@ -25,7 +25,7 @@ func TestManyRequestsBesideAList(t *testing.T) {
 		},
 		"that has just been made": func(n *node) func() {
 			heal := n.Delay(plegtest.GetPods, plegtest.AnyPod, 400*time.Millisecond)
-			time.Sleep(950 * time.Millisecond) // 1.45 s
+			time.Sleep(950 * time.Millisecond) // now 1.45 s after the start
 			return heal
 		},
 	} {

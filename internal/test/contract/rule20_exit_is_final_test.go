@@ -58,9 +58,9 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// Rule 20: an exit ends with a status that shows a later start. The pod is inspected for it,
-// because no list shows a container that exited and was started again under its ID between two
-// lists.
+// Rule 20: an exit is final until a status shows a later start. To find that start, the pod is
+// inspected, because no list shows that a container exited and was started again under its ID
+// between two lists.
 func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
 		t.Run(name, func(t *testing.T) {

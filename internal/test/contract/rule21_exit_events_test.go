@@ -262,7 +262,8 @@ func TestRule21ClockSetBack(t *testing.T) {
 }
 
 // Rule 21: an exit event arrives before any list shows its container. The runtime's own status of
-// the exit then replaces it, and stays when another list shows the container running.
+// the exit then replaces the event's status, and stays when another list shows the container
+// running.
 func TestRule21RuntimesStatusStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))

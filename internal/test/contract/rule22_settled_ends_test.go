@@ -116,8 +116,8 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 }
 
 // Rule 22: an inspection shows a late reason together with another exit of the pod. Its status is
-// too old for the cache. Subscribers are still sent the reason, and the cache agrees with it in the
-// end.
+// too old for the cache. Subscribers are still sent the reason. In the end, the cache contains the
+// same reason.
 func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

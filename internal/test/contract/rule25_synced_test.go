@@ -110,7 +110,7 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
-// lastMoment is a context that has ended. Done calls happens before it returns.
+// lastMoment is a context that has ended. Its method Done calls happens before it returns.
 type lastMoment struct {
 	context.Context
 	happens func()

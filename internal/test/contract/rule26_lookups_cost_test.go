@@ -50,8 +50,8 @@ func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 	return least
 }
 
-// Pods on the host's network share its address. The cost of a look-up per pod does not depend on
-// the number of these pods, even if all of them are removed at once.
+// Pods on the host's network share its address. The cost per pod does not depend on the number of
+// these pods, even if all of them are removed at once.
 func TestLookupsOfASharedAddress(t *testing.T) {
 	const few, many, most = 250, 8_000, 12
 	small, large := sharedAddressCost(t, few), sharedAddressCost(t, many)

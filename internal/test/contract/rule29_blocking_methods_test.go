@@ -23,8 +23,8 @@ type blockedCollector struct {
 
 func (c blockedCollector) Collect(out chan<- prometheus.Metric) { c.block(); c.Counter.Collect(out) }
 
-// While the runtime, a handler or a collector is stuck, only the methods with a documented wait
-// block: Handle, Relist, Start and Stop, WaitForSync, and the waiting readers.
+// While the runtime, a handler or a collector is stuck, only methods that are documented to wait
+// may block: Handle, Relist, Start, Stop, WaitForSync, and reads with a minTime.
 func TestNoMethodWaitsForOthers(t *testing.T) {
 	for _, what := range []string{"handler", "want", "collector", "GetPods", "GetPod", "GetPodStatus"} {
 		t.Run(what, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Command layers counts the references between the parts of a repository, and the references that violate the
 // layers. A part is a folder, or a file in the root folder. The tests of a part are a part of their own. A reference
-// violates the layers if its target uses the part that it comes from, directly or indirectly.
+// violates the layers if the part that it refers to uses the part that contains it, directly or indirectly.
 //
 //	go run ./layers [REPOSITORY]
 package main
