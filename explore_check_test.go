@@ -261,8 +261,8 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 }
 
-// stuck reports whether Relist does not wait for a pod. This is so if the pod's inspection is slow,
-// or if no inspection is needed and its pod list is slow or has failed.
+// stuck reports whether Relist may ignore a pod: its inspection is slow, or no inspection is needed
+// and its pod list is slow or has failed.
 func (w *world) stuck(p int) bool {
 	rec := w.r.records.byUID[podUID(p)]
 	switch {

@@ -28,8 +28,8 @@ const (
 	classes
 )
 
-// classesOf contains every field of the reconciler and its parts that is not used unchanged. A new
-// field with a number or a time must be added here.
+// classesOf classifies the fields of the reconciler and its parts that the fingerprint does not use
+// directly. A new field with a number or a time must be added here.
 var classesOf = map[string]class{
 	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
@@ -122,7 +122,7 @@ func (f *printer) print(w *world) fingerprint {
 	return f.hash()
 }
 
-// present prints the newest updates as a new subscriber would be sent them.
+// present prints the newest updates in the form in which a new subscriber is sent them.
 func (f *printer) present(byUID reflect.Value) {
 	f.put(plain, int64(byUID.Len()))
 	for p := range f.w.scope.pods {

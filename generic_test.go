@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The tests in internal/test/contract, ordered by rule, cover the behavior of a generator.
+// The tests in internal/test/contract, ordered by rule, cover the behaviour of a generator.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

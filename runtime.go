@@ -103,7 +103,7 @@ type RuntimeCall struct {
 	PodUID types.UID `json:"podUID,omitempty"`
 	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
-	// ObjectID is the full ID of that container or sandbox; empty for none.
+	// ObjectID is the full ID of the container or sandbox in Object; empty for none.
 	ObjectID string `json:"objectID,omitempty"`
 	// Since is when the runtime was called.
 	Since time.Time `json:"since"`

@@ -30,7 +30,7 @@ var methods = [...]string{
 const maxHints = 10000
 
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
-// and exits by maxHints, and requests by being sets of pods.
+// and exits by maxHints, and requests because they are sets of pods.
 type inputs struct {
 	// periodic starts or stops the periodic full lists; nil for no change.
 	periodic *bool

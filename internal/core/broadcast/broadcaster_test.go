@@ -119,7 +119,7 @@ func TestHalt(t *testing.T) {
 				between := s.Subscribe(t.Context(), 100, false)
 				s.wantBacklog(t, 2, map[int]int{0: 3, 1: 2, 100: 0}[capacity])
 				s.Start()
-				// Without a buffer, the reader had not read b before b changed.
+				// With a capacity of 0, b changed before the reader had read it, so its updates were coalesced.
 				want(t, "lasting", all(lasting), map[int]string{
 					0: "a+ b+ c+", 1: "a+ b+ b+ b- c+", 100: "a+ b+ b+ b- c+",
 				}[capacity])
@@ -412,7 +412,8 @@ func TestStalledSubscriberIsBounded(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// The memory also does not grow if keys come and go before they stay.
+// The memory for a slow subscriber depends on the number of keys, and not on how often each key
+// came and went.
 func TestKeysThatComeBackAreBounded(t *testing.T) {
 	// stalled publishes many keys for a subscriber that never reads. Each key comes and goes the given
 	// number of times before it stays.

@@ -97,7 +97,8 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// watch is read at once. published contains the last event of each container.
+	// Events from watch are read at once. published contains the last of these events for each
+	// container.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
 	// firstPublished is true once the state in the first full list is published.

@@ -99,7 +99,7 @@ func TestRule8And12LongPeriod(t *testing.T) {
 	for _, c := range []struct {
 		wrap     func(*plegtest.Runtime) pleg.Runtime
 		period   time.Duration
-		expected []time.Duration // seconds
+		expected []time.Duration // in seconds
 	}{
 		{asItIs, 40, []time.Duration{0, 40, 80, 120, 160}},
 		{polling, 40, []time.Duration{0, 40, 80, 120, 160}},

@@ -55,7 +55,7 @@ func TestManyRequestsBesideAList(t *testing.T) {
 	}
 }
 
-// A completed pod list releases exactly one slot, even if it has timed out. A pod list that honors
+// A completed pod list releases exactly one slot, even if it has timed out. A pod list that honours
 // its cancellation ends at its deadline.
 func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 12: an inspection that honors its cancellation ends at the deadline. The pod is then
+// Rule 12: an inspection that honours its cancellation ends at the deadline. The pod is then
 // inspected again.
 func TestRule12Deadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

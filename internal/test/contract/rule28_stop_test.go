@@ -91,7 +91,7 @@ func TestStopAndStartAgain(t *testing.T) {
 	})
 }
 
-// Stop cancels the calls that honor cancellation, and returns at once. A cancelled call is not
+// Stop cancels the calls that honour cancellation, and returns at once. A cancelled call is not
 // counted as a failure, and is made again.
 func TestStopCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		for range 100 { // native histograms add the buckets that they need
 			_ = g.Relist(ctx)
 		}
-		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // usually 29
+		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // usually 29 allocations
 			t.Errorf("%d pods: %v allocations a relist", n, got)
 		}
 		cancel()
