@@ -41,7 +41,7 @@
 //     runtime's own status shows the exit. One death is one event, whatever reports it first.
 //   - The event of a death contains the container's last status, even if the cache no longer has it.
 //     A PodSync follows if the runtime later reports another exit code, reason or message. To find
-//     such changes, a pod is inspected again two seconds after a death with another reason than Completed.
+//     such changes, a pod is inspected again two seconds after a death with a reason other than Completed.
 //   - GetNewerThan(uid, t) returns only state observed after t.
 //   - A pod with a stuck or failing inspection delays only its own events and readers. If an
 //     inspection is stuck, the pod's events are delivered when the request timeout expires.

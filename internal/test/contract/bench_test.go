@@ -159,8 +159,8 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// BenchmarkRequestedPodLists shows from how many pods on a full list is cheaper. It requests pod
-// lists for numbers of pods below and above the limit at which a full list is made instead.
+// BenchmarkRequestedPodLists compares numbers of requested pod lists. For more than eight pods, the
+// generator makes one full list instead.
 func BenchmarkRequestedPodLists(b *testing.B) {
 	for _, n := range []int{1, 8, 9, 64} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {

@@ -180,9 +180,9 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 	})
 }
 
-// Rule 3: the first status settles the end of a container that had died before the start. Another
-// list has confirmed the status meanwhile. A later subscriber is sent events of the list for which
-// the status was made.
+// Rule 3: the first status settles the end of a container that had died before the start.
+// Meanwhile, another list has confirmed the pod. A later subscriber is sent events with the time of
+// the list for which the status was made.
 func TestRule3SettledEndIsNoNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

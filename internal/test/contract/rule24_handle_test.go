@@ -370,8 +370,8 @@ func followed(t *testing.T, pods ...*pleg.Pod) (n *node, want func(what string, 
 	return n, (&lives{}).follow(t, n)
 }
 
-// Handle: a container that ran is started before it dies, even if no list showed it running. It
-// ends once.
+// Handle: for a container that ran, OnContainerStarted is called before OnContainerDied, even if no
+// list showed it running. OnContainerEnded is called once.
 func TestHandleShortContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Exited("a0")))
@@ -391,7 +391,8 @@ func TestHandleShortContainer(t *testing.T) {
 	})
 }
 
-// Handle: a container ends once, with the reason that the runtime reports late.
+// Handle: OnContainerEnded is called once for a container, with the reason that the runtime reports
+// late.
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t,
@@ -447,7 +448,8 @@ func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	})
 }
 
-// Handle: if a container is removed before the first inspection of its pod, it dies before it ends.
+// Handle: if a container is removed before the first inspection of its pod, OnContainerDied is
+// called before OnContainerEnded.
 func TestHandleEndOfAContainerThatWasGoneFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -462,7 +464,8 @@ func TestHandleEndOfAContainerThatWasGoneFirst(t *testing.T) {
 	})
 }
 
-// Handle: if a container is started again under its ID, its earlier life ends before the new start.
+// Handle: if a container is started again under its ID, OnContainerEnded is called before
+// OnContainerStarted.
 func TestHandleEndBeforeStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))
@@ -474,8 +477,8 @@ func TestHandleEndBeforeStartedAgain(t *testing.T) {
 	})
 }
 
-// Handle: if no inspection has shown a container's start and death, the container is still started
-// before it dies.
+// Handle: OnContainerStarted is called before OnContainerDied, even if no inspection has shown the
+// start or the death.
 func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a0")))
@@ -489,8 +492,8 @@ func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	})
 }
 
-// Handle: if the first full list shows a container exited, its end is Initial, even if it is
-// removed before its pod is inspected.
+// Handle: if the first full list shows a container exited, its OnContainerEnded is Initial, even if
+// it is removed before its pod is inspected.
 func TestHandleInitialEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1))
