@@ -12,36 +12,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodCache is a cache of pod statuses: a generator writes it, and any goroutine may read it. It has
-// the six methods of the kubelet's Cache. The zero value is empty. A PodCache must not be copied
-// after first use. New empties the cache of its generator. An earlier generator of the same cache
-// must be stopped first.
+// PodCache is a cache of pod statuses. A generator writes it, and any goroutine may read it. Its
+// methods include the six methods of the kubelet's Cache. The zero value is an empty cache. A
+// PodCache must not be copied after first use. New empties the cache that its generator will write.
+// Stop an earlier generator of the same cache first.
 //
-// Get and Lookup find a pod by its UID; ByContainerID, ByName and ByIP find pods by what they have.
-// They return the cached state, however old, and never block. Their time does not depend on the
-// number of pods. GetNewerThan and LookupNewerThan wait for state that was observed after a time.
-// Statuses are never nil, are shared and must not be modified.
+// Get and Lookup find a pod by its UID. ByContainerID, ByName and ByIP find pods by container ID,
+// name or address. All five return the cached state, however old it is, and never block. Their time
+// does not depend on the number of pods. GetNewerThan and LookupNewerThan wait for state that was
+// observed after a given time. Statuses are never nil, are shared, and must not be modified.
 //
-// ByContainerID, ByName and ByIP also find pods and containers that are listed but not yet inspected.
-// Their statuses have only the listed fields: name, image, state and labels. Lost containers, names
-// and addresses are found for one more minute, by the generator's clock, because flow logs and kernel
-// events arrive late. The status is then the last that had them, with GoneAt set. The cache keeps at
-// most 20,000 such entries, two for each container. Without a generator, it keeps none.
+// ByContainerID, ByName and ByIP also find pods and containers that are listed but not yet inspected. Such a
+// status contains only the listed fields: name, image, state and labels. A lost container, name or address is
+// still found for one minute by the generator's clock, because flow logs and kernel events arrive late. The
+// result is then the last status with that container, name or address, and its GoneAt is set. The cache keeps
+// at most 20,000 lost entries, two for each container. A cache without a generator keeps none.
 //
 // Set, SetObservedTime, Delete and UpdateTime are for a cache without a generator. A generator does
-// not notice these calls, and readers may then get wrong or old state.
+// not notice calls of these methods, and readers may then be given wrong or old state.
 type PodCache struct {
 	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
 	// index finds pods by container ID, name and address.
 	index cacheIndex
-	// global is the start of the newest full list.
+	// global is when the newest full list began.
 	global    time.Time
 	readers   map[types.UID]map[*blockedReader]bool
-	onBlocked func(uid types.UID) // see giveTo; nil without a generator
+	onBlocked func(uid types.UID) // called before a reader blocks; nil without a generator
 }
 
-// blockedReader is a reader in GetNewerThan. ch has room for its one reading, so the sender never blocks.
+// blockedReader is a reader that waits for newer state. ch has room for its one reading, so sending never blocks.
 type blockedReader struct {
 	minTime time.Time
 	ch      chan reading
@@ -56,8 +56,8 @@ type reading struct {
 // NewCache returns an empty cache.
 func NewCache() *PodCache { return &PodCache{} }
 
-// Get returns the last good status of a pod, and the error of its last inspection if that failed.
-// The status of an unknown pod has only its ID. Get never blocks.
+// Get returns a pod's last good status, and the error of the last inspection if it failed. For an
+// unknown pod, the status contains only the ID. Get never blocks.
 func (c *PodCache) Get(uid types.UID) (*PodStatus, error) {
 	status, _, err := c.Lookup(uid)
 	return status, err
@@ -77,14 +77,14 @@ func (c *PodCache) GetAll() []*PodStatus {
 	return all
 }
 
-// GetNewerThan is like Get, but blocks until the pod's state was observed after minTime. It cannot
-// be cancelled; LookupNewerThan can.
+// GetNewerThan is like Get, but blocks until the pod's state was observed after minTime. A caller
+// cannot cancel GetNewerThan; use LookupNewerThan to pass a context.
 func (c *PodCache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
 	a, _ := c.wait(context.Background(), uid, minTime) //nolint:forbidigo // the drop-in form has none, and it does not end
 	return a.status, a.err
 }
 
-// wait returns the state of a pod once it was observed after minTime, or an error with the cause of ctx.
+// wait blocks until the state of a pod was observed after minTime. If ctx ends first, the error wraps its cause.
 func (c *PodCache) wait(ctx context.Context, uid types.UID, minTime time.Time) (reading, error) {
 	c.mu.Lock()
 	if c.freshLocked(uid, minTime) {
@@ -130,7 +130,7 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	return e
 }
 
-// forgetLocked deletes an entry that holds nothing but a time no newer than the last full list.
+// forgetLocked deletes an entry without status and listed pod, unless it is held or newer than the last full list.
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	if e.status == nil && e.listed == nil && !e.held && !e.observed.After(c.global) {
 		delete(c.entries, uid)
@@ -139,7 +139,7 @@ func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 
 // Set stores the result of an inspection. timestamp is the start of the list for which the
 // inspection was made. If the cache holds a status for a later list, Set stores nothing and returns
-// false. With an error and a nil status, the last good status is kept.
+// false. If status is nil and err is not, the last good status is kept.
 func (c *PodCache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) (updated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,8 +197,8 @@ func (c *PodCache) Delete(uid types.UID) {
 	c.wakeLocked(uid)
 }
 
-// UpdateTime records that a full list that began at timestamp confirms the cached state of every
-// pod, and that all other pods are absent.
+// UpdateTime records that a full list began at timestamp. The list confirms the cached state of
+// every pod in the cache, and shows that all other pods are absent.
 func (c *PodCache) UpdateTime(timestamp time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *PodCache) UpdateTime(timestamp time.Time) {
 	}
 }
 
-// freshLocked is the only rule of freshness, for reads and for wake-ups.
+// freshLocked reports whether the pod's state was observed after minTime. Reads and wake-ups use no other rule.
 func (c *PodCache) freshLocked(uid types.UID, minTime time.Time) bool {
 	return c.observedLocked(uid).After(minTime)
 }
@@ -246,7 +246,7 @@ func (c *PodCache) blockLocked(uid types.UID, minTime time.Time) *blockedReader 
 	return r
 }
 
-// wakeLocked answers the blocked readers of the pod that no longer need to wait.
+// wakeLocked answers the pod's blocked readers for which the state is now new enough.
 func (c *PodCache) wakeLocked(uid types.UID) {
 	for r := range c.readers[uid] {
 		if c.freshLocked(uid, r.minTime) {
@@ -273,12 +273,12 @@ func (c *PodCache) removeLocked(uid types.UID, r *blockedReader) {
 	}
 }
 
-// Lookup is like Get, and also reports whether a list shows the pod. If the pod does not exist or was
-// not inspected yet, the status has only the ID.
+// Lookup is like Get, and also reports whether a list shows the pod. If the pod does not exist or
+// was not inspected yet, the status contains only the ID.
 //
-// Runtimes list a pod once its sandbox runs. Before that, its cgroup and volumes exist while Lookup
-// reports false: for example, while its network is being set up. A cleaner must therefore delete only
-// the resources of pods that were listed before.
+// A runtime lists a pod only after its sandbox runs. Until then, Lookup reports false although the
+// pod's cgroup and volumes exist: for example, while its network is being set up. A cleaner must
+// therefore delete only the resources of pods that were listed before.
 func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -286,8 +286,8 @@ func (c *PodCache) Lookup(uid types.UID) (status *PodStatus, exists bool, err er
 	return a.status, a.exists, a.err
 }
 
-// LookupNewerThan is like Lookup, but waits until the pod's state was observed after minTime. For the
-// present state, pass the time of the generator's clock. If ctx ends first, it returns the result of
+// LookupNewerThan is like Lookup, but waits until the pod's state was observed after minTime. To wait for the
+// present state, pass the current time of the generator's clock. If ctx ends first, it returns the result of
 // Lookup and an error that wraps the cause. A state that is new enough is returned even if ctx has ended.
 func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime time.Time,
 ) (status *PodStatus, exists bool, err error) {
@@ -299,10 +299,10 @@ func (c *PodCache) LookupNewerThan(ctx context.Context, uid types.UID, minTime t
 	return a.status, a.exists, a.err
 }
 
-// ByContainerID returns the status of the pod that has a container or sandbox. It accepts the runtime's
-// ID, or one with any prefix, such as "containerd://3f2a…". The first 12 or more characters are enough if
-// no other container's ID starts with them. If several pods have the ID, which is bad data, the newest
-// is returned. If found is false, the status is empty.
+// ByContainerID returns the status of the pod that contains a container or sandbox. It accepts the
+// runtime's ID with or without a prefix such as "containerd://". The first 12 or more characters
+// are enough if no other container's ID starts with them. If several pods list the ID, which is bad
+// data, the newest pod is returned. If found is false, the status is empty.
 func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	id = withoutType(id)
 	has := ""
@@ -322,21 +322,21 @@ func (c *PodCache) ByContainerID(id string) (status *PodStatus, found bool) {
 	return cmp.Or(status, &PodStatus{}), status != nil
 }
 
-// ByName returns the statuses of the pods with a name, newest sandbox first. There are several
-// while a pod is being replaced by one with the same name. Pods that are gone come last. An empty
+// ByName returns the statuses of the pods with a name, newest sandbox first. Several pods match
+// while a pod is being replaced by a pod with the same name. Pods that are gone come last. An empty
 // name finds nothing.
 func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, in any form. Pods with a ready sandbox come
-// first, then pods that have ended and keep their address, both newest first. Pods that no longer have the address
-// come last. Pods on the host's network share its address, if the runtime reports it.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, written in any form. Pods with a ready sandbox
+// come first, then ended pods that keep the address, each group newest first. Pods that have lost the address come
+// last. If the runtime reports the host's address for pods on its network, the address finds all of them.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
 
-// find returns the statuses of pods that have the key, newest first, and then of pods that have lost it.
+// find returns the statuses of pods with the key, newest first. Pods that have lost the key come last.
 func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	c.mu.RLock()
 	for uid, went := range c.index.pods[key] {
@@ -360,7 +360,7 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	return statuses
 }
 
-// indexLocked updates the index after a change of e.status or e.listed. was is the entry before.
+// indexLocked updates the index after a change of e.status or e.listed. was is the entry before the change.
 func (c *PodCache) indexLocked(uid types.UID, e, was *cacheEntry) {
 	e.keys = c.index.replace(uid, e, was)
 }

@@ -10,18 +10,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cacheIndex finds pods by container ID, name and address. It keeps lost keys for a minute. The
-// time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
+// cacheIndex finds pods by container ID, name and address. It keeps a key for one minute after the pod
+// has lost it. The time of a look-up does not depend on the number of pods. PodCache.mu guards the index.
 type cacheIndex struct {
-	// pods has each key's pods. The value is nil for a pod with the key, and set for a pod that has lost it.
+	// pods maps each key to its pods. The goneKey is nil for a pod with the key, and set for a pod that has lost it.
 	pods map[indexKey]map[types.UID]*goneKey
-	// gone has the keys that pods have lost, oldest first.
+	// gone contains the keys that pods have lost, oldest first.
 	gone []*goneKey
-	now  time.Time  // zero without a generator: lost keys are then not kept
-	keys []indexKey // a buffer for replace
+	now  time.Time  // zero without a generator; lost keys are then not kept
+	keys []indexKey // a buffer that replace uses again
 }
 
-// goneKey is a key that a pod has lost. status is the last with that key, and has GoneAt set.
+// goneKey is a key that a pod has lost. status is the pod's last status with the key, with GoneAt set.
 type goneKey struct {
 	indexKey
 	status *PodStatus
@@ -36,24 +36,24 @@ const (
 // indexKey is a container ID, a name or an address.
 type indexKey struct {
 	kind      indexKind
-	namespace string // of an indexName; else empty
+	namespace string // set for indexName only
 	value     string
 }
 
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the ID of a container or sandbox, or its first characters; see shortestID
+	indexContainer indexKind = iota // the full ID of a container or sandbox, or its first shortestID characters
 	indexName
-	indexIP // in canonical form
+	indexIP // an address in canonical form
 )
 
 func containerKey(id string) indexKey { return indexKey{indexContainer, "", id} }
 
 func shortKey(id string) indexKey { return containerKey(id[:min(len(id), shortestID)]) }
 
-// replace computes the keys of a pod's entry, updates the index, and returns them. was is the entry before. For
-// most pods nothing changes.
+// replace computes the keys of a pod's entry, updates the index, and returns the keys. was is the
+// entry before the change. For most pods, the keys stay the same.
 func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	x.keys = appendKeys(x.keys[:0], e.listed, e.status)
 	if slices.Equal(was.keys, x.keys) {
@@ -75,7 +75,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	}
 	for _, key := range was.keys {
 		switch {
-		case kept[key] || x.pods[key][uid] != nil: // the second is true if keys has the key twice
+		case kept[key] || x.pods[key][uid] != nil: // the second condition is true if was.keys contains the key twice
 		case last == nil:
 			x.remove(key, uid)
 		default:
@@ -88,7 +88,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	return now
 }
 
-// advance sets the time, and deletes the keys that were lost long ago.
+// advance sets the current time, and deletes the lost keys that are too old or too many.
 func (x *cacheIndex) advance(now time.Time) {
 	x.now = now
 	for len(x.gone) > maxGone || len(x.gone) > 0 && now.Sub(x.gone[0].status.GoneAt) > goneTime {
@@ -153,7 +153,7 @@ func canonicalIP(ip string) string {
 	return addr.Unmap().String()
 }
 
-// fullID returns the ID of the container or sandbox that id is, or is the beginning of; "" for none.
+// fullID returns the full ID of the container or sandbox if id is that ID or its beginning; "" if there is none.
 func (s *PodStatus) fullID(id string) string {
 	if c := s.FindContainerStatusByID(id); c != nil {
 		return c.ID.ID
@@ -162,14 +162,14 @@ func (s *PodStatus) fullID(id string) string {
 	return first(s.SandboxStatuses, is).GetId()
 }
 
-// cacheEntry is the cached state of a pod; of an absent pod, only when it was observed.
+// cacheEntry is the cached state of a pod. For an absent pod, it contains only the time of the observation.
 type cacheEntry struct {
-	// status is the last good status, an empty one after failures only, or nil before the first inspection.
+	// status is the last good status. It is empty if every inspection failed, and nil before the first inspection.
 	status *PodStatus
 	err    error
 	// listed is the pod in its newest list; nil if the pod is absent.
 	listed *Pod
-	keys   []indexKey // the keys of status and listed in the index
+	keys   []indexKey // the index's keys for status and listed
 	// stored is the start of the list for which the status was stored.
 	stored time.Time
 	// observed is the start of the newest list that confirmed the entry.
@@ -178,8 +178,8 @@ type cacheEntry struct {
 	held bool
 }
 
-// withListed returns the status, or a copy with what the list has and the status lacks: containers and sandboxes
-// and, if no inspection has succeeded, the pod's name and labels.
+// withListed returns the status. If the list shows more, it returns a copy completed from the list:
+// containers, sandboxes and, if no inspection has succeeded, the pod's name and labels.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status

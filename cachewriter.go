@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The methods below are the generator's.
+// Only the generator calls the methods below.
 
-// giveTo empties the cache for a generator. onBlocked is called in a reader's goroutine before it
-// blocks, without a lock; it must not block.
+// giveTo empties the cache for a generator. A reader calls onBlocked in its own goroutine before it
+// blocks, and holds no lock meanwhile. onBlocked must not block.
 func (c *PodCache) giveTo(onBlocked func(uid types.UID)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -19,15 +19,15 @@ func (c *PodCache) giveTo(onBlocked func(uid types.UID)) {
 	c.entries, c.index, c.global = nil, cacheIndex{}, time.Time{}
 }
 
-// advance sets the time of the index, which forgets lost keys.
+// advance sets the time of the index, which then deletes old lost keys.
 func (c *PodCache) advance(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.index.advance(now)
 }
 
-// store stores the result of an inspection. made is the list that the inspection was made for,
-// observed the newest list that confirms the result. For held, see cacheEntry.
+// store stores the result of an inspection. made is the stamp of the list for which the inspection was
+// made. observed is the stamp of the newest list that confirms the result. For held, see cacheEntry.
 func (c *PodCache) store(uid types.UID, status *PodStatus, err error, made, observed stamp, held bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,8 +40,8 @@ func (c *PodCache) store(uid types.UID, status *PodStatus, err error, made, obse
 	c.setLocked(uid, status, err, observed.Time, held)
 }
 
-// storeExits replaces the statuses of containers that have exited by those in newer, and adds
-// missing ones. It does not change when the pod was observed.
+// storeExits replaces the statuses of exited containers by their statuses in newer, and adds
+// missing ones. The time at which the pod was observed stays the same.
 func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,14 +61,14 @@ func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	c.indexLocked(pod.ID, e, &was)
 }
 
-// setObserved sets when the pod was observed, and cacheEntry.held.
+// setObserved sets cacheEntry.observed and cacheEntry.held.
 func (c *PodCache) setObserved(uid types.UID, at stamp, held bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.observeLocked(uid, at.Time, held)
 }
 
-// setListed sets the listed pod, which need not have a status yet.
+// setListed sets the listed pod. The pod may not have a status yet.
 func (c *PodCache) setListed(pod *Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +78,8 @@ func (c *PodCache) setListed(pod *Pod) {
 	c.indexLocked(pod.ID, e, &was)
 }
 
-// inheritedIPs returns the addresses for a status that has none. A pod whose network is torn down
-// keeps its last addresses; a pod with a ready sandbox has none yet.
+// inheritedIPs returns the addresses for a status without addresses. A pod with a ready sandbox has
+// no address yet. Any other pod keeps its last addresses, because its network was torn down.
 func inheritedIPs(last, status *PodStatus) []string {
 	if slices.ContainsFunc(status.SandboxStatuses, isReady) {
 		return status.IPs

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// gauge is a metric that is read from the health when it is collected.
+// gauge is a metric. Its value is read from the health when the metric is collected.
 type gauge struct {
 	desc *prometheus.Desc
-	// read calls set with each value, and the label's value if there is a label.
+	// read calls set once for each value, with the label's value if the gauge has a label.
 	read func(h *health, set setGauge)
 }
 
@@ -72,8 +72,8 @@ type collector struct {
 	health   func() *health
 }
 
-// Collectors returns the collectors of the generator's metrics, those with a kubelet's name first,
-// and the runtime if it is a prometheus.Collector. WithRegisterer registers them.
+// Collectors returns the collectors of the generator's metrics, and the runtime if it is a
+// prometheus.Collector. Metrics with a kubelet's name come first. WithRegisterer registers all of them.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
 	m := g.metrics
 	kubelets := []prometheus.Collector{
@@ -111,7 +111,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// countFailing returns how many failing pods match.
+// countFailing returns the number of failing pods for which meant returns true.
 func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	for _, p := range h.FailingPods {
 		n += oneIf[float64](meant(p))
@@ -119,7 +119,7 @@ func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	return n
 }
 
-// newGauges makes a gauge that may be absent, or has a label.
+// newGauges makes a gauge that may report no value, or several values with different labels.
 func newGauges(name, help string, read func(h *health, set setGauge), label ...string) gauge {
 	return gauge{prometheus.NewDesc(name, help, label, nil), read}
 }

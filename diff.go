@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// transition is a difference between two lists of a pod, in one container or sandbox.
+// transition is a change of one container or sandbox between two lists of its pod.
 type transition struct {
 	kind      PodLifeCycleEventType
 	container *Container
@@ -19,8 +19,8 @@ type transition struct {
 // containerChanged means that a container is now created or unknown: inspect its pod, but send no event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
-// appendTransitions appends the transitions of a pod between two lists; nil means absent. Known
-// containers come before new ones, so that a death precedes the start of the replacement.
+// appendTransitions appends the transitions of a pod between two lists. A nil pod is absent. Known
+// containers come before new containers, so that a death precedes the start of the replacement.
 func appendTransitions(ts []transition, old, new *Pod) []transition {
 	if old == new {
 		return ts
@@ -49,7 +49,7 @@ func appendNew(ts []transition, old, new []*Container, sandbox bool) []transitio
 	return ts
 }
 
-// appendStep appends the transitions of one container; nil means absent.
+// appendStep appends the transitions of one container. A nil container is absent.
 func appendStep(ts []transition, was, is *Container, sandbox bool) []transition {
 	from, to := plegStateOf(was), plegStateOf(is)
 	if from == to {
@@ -64,7 +64,7 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	return append(ts, transition{ContainerRemoved, was, sandbox})
 }
 
-// entered has the event of a container that enters a state.
+// entered maps each state to the event of a container that enters it.
 var entered = [...]PodLifeCycleEventType{
 	plegUnknown: containerChanged, plegRunning: ContainerStarted, plegExited: ContainerDied,
 }
@@ -79,7 +79,7 @@ type identified interface{ id() string }
 func (c *Container) id() string { return c.ID.ID }
 
 func (s *Status) id() string {
-	if s == nil { // nil only in a status stored by Set
+	if s == nil { // only a status that Set stored can contain nil
 		return ""
 	}
 	return s.ID.ID
@@ -95,7 +95,7 @@ func find[T identified](list []T, id string) (found T) {
 	return found
 }
 
-// finder returns find for many searches of one list. A long list is searched with a map.
+// finder returns a function that finds items of the list by ID. It searches a long list with a map.
 func finder[T identified](list []T) func(id string) T {
 	var byID map[string]T
 	return func(id string) T {
@@ -126,7 +126,7 @@ func (p *Pod) sandboxes() []*Container {
 	return p.Sandboxes
 }
 
-// in returns a copy of the container in another state.
+// in returns a copy of the container with another state.
 func (c *Container) in(state State) *Container {
 	is := *c
 	is.State = state
@@ -135,15 +135,15 @@ func (c *Container) in(state State) *Container {
 
 // itemsOf returns the containers and sandboxes of pods. It skips nil pods.
 func itemsOf(pods ...*Pod) []*Container {
-	all := make([]*Container, 0, 16) // on the stack of a caller that does not keep it
+	all := make([]*Container, 0, 16) // stays on the stack if the caller does not keep it
 	for _, pod := range pods {
 		all = append(append(all, pod.containers()...), pod.sandboxes()...)
 	}
 	return all
 }
 
-// rewrite replaces each item of a list by f(item), and drops the item if that is nil. It copies the
-// list only if an item changes; changed reports whether it did.
+// rewrite replaces each item of a list by f(item). If f returns nil, the item is dropped. The list
+// is copied only if an item changes; changed is then true.
 func rewrite[T any](list []*T, f func(*T) *T) (rewritten []*T, changed bool) {
 	for i, item := range list {
 		is := f(item)
@@ -175,7 +175,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// listedStatus makes a status of a listed container.
+// listedStatus makes a status from a listed container.
 func listedStatus(c *Container) *Status {
 	return &Status{
 		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
@@ -184,14 +184,14 @@ func listedStatus(c *Container) *Status {
 	}
 }
 
-// withStatuses returns a list of statuses, or a copy with some replaced by container ID.
+// withStatuses returns a list in which a status in others replaces the status of the same container.
 func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
 	return list
 }
 
-// withMissing returns the statuses in the order of the pod's containers, and then those of other containers. A
-// container without a status gets that which add returns, unless it is nil.
+// withMissing returns the statuses in the order of the pod's containers, followed by the statuses of other
+// containers. For a container without a status, it inserts the result of add, unless the result is nil.
 func withMissing(statuses []*Status, pod *Pod, add func(*Container) *Status) []*Status {
 	known, listed := finder(statuses), finder(pod.containers())
 	all := make([]*Status, 0, len(statuses))
@@ -221,7 +221,7 @@ func oneIf[T int | float64](is bool) T {
 
 func emptyStatus(uid types.UID) *PodStatus { return &PodStatus{ID: uid} }
 
-// listedSandbox makes a status of a listed sandbox.
+// listedSandbox makes a status from a listed sandbox.
 func listedSandbox(c *Container) *runtimeapi.PodSandboxStatus {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if c.State == ContainerStateRunning {

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// acceptTimeout is how long a stream may take until the runtime accepts it: otherwise, one lost
-	// call would leave it connecting for ever. An accepted stream has no deadline.
+	// acceptTimeout is how long the runtime may take to accept a stream. Without a limit, a lost call
+	// would leave the stream connecting for ever. An accepted stream has no deadline.
 	acceptTimeout = 10 * time.Second
 	// stableStream is how long a stream must last to reset the reconnection back-off.
 	stableStream = time.Minute
-	// unsupportedWait is the wait if the runtime has no such stream: it may be upgraded or configured.
+	// unsupportedWait is the time between tries if the runtime has no such stream. An upgrade may add the stream.
 	unsupportedWait = time.Minute
 )
 
-// reconnect has the delays before the next connection.
+// reconnect sets the delays before the next connection.
 var reconnect = backoff.Policy{First: time.Second, Longest: 2 * time.Second}
 
-// errStopped is why a call was cancelled by Stop.
+// errStopped is the cause of a call that Stop cancelled.
 var errStopped = errors.New("the generator was stopped")
 
 var (
@@ -41,11 +41,11 @@ var (
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// eventClient keeps one stream of the runtime open: a stream of events, which are only hints, or of exits.
+// eventClient keeps one of the runtime's streams open: the stream of events, which are only hints, or of exits.
 type eventClient struct {
 	method string
 	watch  func(ctx context.Context, s *stream) error
-	// hints is true for the stream of events; only that stream is counted in the kubelet's metrics.
+	// hints is true for the stream of events. Only that stream is counted in the kubelet's metrics.
 	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
@@ -55,15 +55,15 @@ type eventClient struct {
 
 	mu     sync.Mutex // guards report, current and connectedAt
 	report StreamReport
-	// current is the stream whose events are accepted; nil for none. connectedAt is zero until it is accepted.
+	// current is the stream whose events are accepted; nil for none. connectedAt is zero until the stream is accepted.
 	current     *stream
 	connectedAt time.Time
 
-	// left receives the result of the last stream if nobody has read it; owned by the goroutine of follow.
+	// left delivers the result of a stream that followOnce stopped waiting for. Only follow's goroutine uses it.
 	left <-chan error
 }
 
-// status returns the state of the stream; a nil client is off.
+// status returns the state of the stream. A nil client is off.
 func (e *eventClient) status() StreamReport {
 	if e == nil {
 		return StreamReport{State: StreamOff}
@@ -73,7 +73,7 @@ func (e *eventClient) status() StreamReport {
 	return e.report
 }
 
-// setState sets the state of the stream, and the error unless it is nil.
+// setState sets the state of the stream. A nil err keeps the last error.
 func (e *eventClient) setState(state StreamState, err error, nextTry time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,10 +93,10 @@ func (e *eventClient) setStateLocked(state StreamState, err error, nextTry time.
 // isAttempt reports whether the client is trying to connect.
 func (s StreamState) isAttempt() bool { return s != StreamOff && s != StreamConnected }
 
-// follow connects again and again until ctx ends.
+// follow opens the stream again whenever it ends, until ctx ends.
 func (e *eventClient) follow(ctx context.Context) {
 	defer e.setState(StreamOff, nil, time.Time{})
-	for failures := 0; ; { // in a row
+	for failures := 0; ; { // counts failures in a row
 		e.setState(StreamConnecting, nil, time.Time{})
 		lasted, err := e.followOnce(ctx)
 		if ctx.Err() != nil {
@@ -126,8 +126,8 @@ func (e *eventClient) follow(ctx context.Context) {
 	}
 }
 
-// followOnce follows one stream until it or ctx ends. It returns how long it was connected, and why
-// it ended.
+// followOnce opens one stream and follows it until the stream or ctx ends. It returns how long the
+// stream was connected, and why it ended.
 func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err error) {
 	if e.left != nil {
 		select {
@@ -162,8 +162,8 @@ func (e *eventClient) followOnce(ctx context.Context) (lasted time.Duration, err
 	return e.open(nil), cmp.Or(err, errStreamEnded)
 }
 
-// open makes s the current stream, or none if s is nil. Events of the previous stream are ignored
-// from now on. open returns how long the previous stream was connected.
+// open makes s the current stream. If s is nil, there is no current stream. Events of the previous
+// stream are ignored from now on. open returns how long the previous stream was connected.
 func (e *eventClient) open(s *stream) (lasted time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,10 +174,10 @@ func (e *eventClient) open(s *stream) (lasted time.Duration) {
 	return lasted
 }
 
-// stream is one connection to the runtime's events.
+// stream is one connection to one of the runtime's streams.
 type stream struct {
 	client   *eventClient
-	deadline clock.Timer // for the runtime's acceptance
+	deadline clock.Timer // fires if the runtime has not accepted the stream in time
 }
 
 // connected is called when the runtime has accepted the stream. It requests a full list, because
@@ -198,14 +198,14 @@ func (s *stream) connected() {
 	}
 }
 
-// observe adds an event to the hints. It never blocks, because some runtimes wait for their readers.
+// observe adds an event to the hints. It never blocks, because some runtimes wait for the readers of their streams.
 func (s *stream) observe(event ContainerEvent) {
 	connectedAt, open := s.noteEvent()
 	if !open {
 		return
 	}
 	e := s.client
-	// containerd replays events of the last five minutes, whose age says nothing about latency.
+	// containerd replays events of the last five minutes. The age of a replayed event is not its latency.
 	if !connectedAt.IsZero() && !event.CreatedAt.Before(connectedAt) {
 		e.metrics.streamLatency.Observe(max(0, e.clock.Since(event.CreatedAt)).Seconds())
 	}
@@ -219,7 +219,7 @@ func (s *stream) observeExit(exit ContainerExit) {
 	}
 }
 
-// noteEvent records the time of an event. open is false if the stream is no longer current.
+// noteEvent records the time of an event. open is false if the stream is no longer the current stream.
 func (s *stream) noteEvent() (connectedAt time.Time, open bool) {
 	e := s.client
 	e.mu.Lock()
@@ -251,11 +251,11 @@ const (
 // StreamReport is the state of the stream of events or of exits.
 type StreamReport struct {
 	State StreamState `json:"state"`
-	// Since is when the state was entered or, during attempts to connect, when the first one began.
+	// Since is when this state began or, during attempts to connect, when the first attempt began.
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream, or attempt to open one, ended. It is kept while connected and after Stop.
+	// Error is why the last stream ended, or the last attempt to open it. It is kept while connected and after Stop.
 	Error string `json:"error,omitempty"`
 	// NextTry is when the stream is opened again.
 	NextTry time.Time `json:"nextTry,omitzero"`

@@ -13,10 +13,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The snippets of docs/ADOPTING.md are in this file (TestSnippetsAreOfExamples): what is printed
-// there compiles, and does here what it says.
+// The Go blocks of docs/ADOPTING.md are copied from this file, so that they compile and are tested.
+// TestSnippetsAreOfExamples compares the two.
 
-// For programs that have koordlet's handlers of pods and containers that come and go.
+// This example is for programs with koordlet's handlers for pods and containers that appear and
+// disappear.
 func Example_adoptingFromKoordlet() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)
@@ -65,7 +66,8 @@ func recreate(
 	return nil, fmt.Errorf("waiting for the successor of %s: %w", was, context.Cause(ctx))
 }
 
-// For controllers like kruise-daemon's, which act on a container and wait for its successor.
+// This example is for controllers like kruise-daemon's, which act on a container and wait for its
+// successor.
 func Example_adoptingFromKruise() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.EmitOnChange(true)
@@ -82,7 +84,7 @@ func Example_adoptingFromKruise() {
 	}
 
 	successor, err := recreate(ctx, generator, "web-0", nginx.ID, "nginx", func() error {
-		restart("nginx", "nginx-2") // a program calls StopContainer of CRI, and the kubelet restarts it
+		restart("nginx", "nginx-2") // a real program calls CRI's StopContainer, and the kubelet starts the successor
 		return nil
 	})
 	fmt.Println(successor.ID.ID, successor.State, err)
@@ -95,14 +97,15 @@ func Example_adoptingFromKruise() {
 	// 1 <nil>
 }
 
-// For programs that have a store of pods by container ID, as Datadog's workloadmeta is.
+// This example is for programs with a store of pods by container ID, such as Datadog's
+// workloadmeta.
 func Example_adoptingFromDatadog() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	pod := plegtest.NewPod("uid-1", plegtest.Running("3f2a"))
 	pod.Namespace, pod.Name, pod.Labels = "shop", "cart-0", map[string]string{"team": "checkout"}
 	runtime.SetPod(pod)
 	generator := pleg.New(runtime, pleg.WithCache(cache), pleg.WithClock(clocktesting.NewFakeClock(time.Now())))
-	_ = generator.Relist(context.Background()) // a program calls Start instead
+	_ = generator.Relist(context.Background()) // a real program calls Start instead
 
 	tags := func(containerID string) []string {
 		status, found := cache.ByContainerID(containerID)

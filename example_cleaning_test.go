@@ -40,8 +40,9 @@ func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string, known 
 	return errors.Join(errs...)
 }
 
-// Folders of pods that exist stay, also if the pod cannot be inspected, if only the kubelet knows it, or if the kubelet
-// cannot be asked. If the list fails, all stay.
+// removeFolders keeps the folder of a pod that exists, even if its inspection fails. It also keeps
+// a folder if the kubelet knows the pod or does not answer. If the list fails, it keeps all
+// folders.
 func TestRemoveFolders(t *testing.T) {
 	root, runtime := t.TempDir(), plegtest.NewRuntime()
 	runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("bad", plegtest.Running("app")))
@@ -63,7 +64,7 @@ func TestRemoveFolders(t *testing.T) {
 		return names
 	}
 
-	known := func(uid types.UID) (bool, error) { // by the kubelet
+	known := func(uid types.UID) (bool, error) { // answers for the kubelet
 		if uid == "unanswered" {
 			return false, errors.New("the kubelet is away")
 		}

@@ -32,8 +32,8 @@ func reportCrashes(ctx context.Context, out io.Writer, g *pleg.GenericPLEG) erro
 	})
 }
 
-// A crash reporter for one namespace reports each end once, with the reason that the runtime learns
-// late, and without a timer of its own.
+// A crash reporter for one namespace reports each end once, with the runtime's final reason,
+// although the runtime learns the reason late. The reporter needs no timer of its own.
 func TestCrashReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()

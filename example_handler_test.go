@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A handler instead of a channel: its functions are called one at a time, in the goroutine
-// of Handle.
+// Handle replaces a channel: it calls the functions of the handler one at a time, in the goroutine
+// that called Handle.
 func ExampleGenericPLEG_Handle() {
 	runtime := plegtest.NewRuntime()
 	runtime.EmitOnChange(true)

@@ -20,10 +20,10 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The snippet of docs/REFERENCE.md is in this file, and some of docs/GUIDE.md
-// (TestSnippetsAreOfExamples).
+// The Go block of docs/REFERENCE.md and some blocks of docs/GUIDE.md are copied from this file.
+// TestSnippetsAreOfExamples compares them.
 
-// hack/compat.sh runs this test in modules with the versions that others pin.
+// hack/compat.sh runs this test in modules that pin the dependency versions of other projects.
 func TestWebStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -31,7 +31,7 @@ func TestWebStarts(t *testing.T) {
 		generator.Start(t.Context())
 		defer generator.Stop()
 		runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
-		e := <-generator.Watch() // nginx has started; the pod's sandbox is next
+		e := <-generator.Watch() // nginx has started; the event of its sandbox comes next
 		if e.Type != pleg.ContainerStarted || e.Data != "nginx" {
 			t.Error(e)
 		}
@@ -60,7 +60,7 @@ func Example_readmePage() {
 
 // crashAgent reports crashes until ctx ends. It may start before the runtime.
 func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) error {
-	runtime, err := cri.Dial(endpoint) // fails only if no runtime can ever be there
+	runtime, err := cri.Dial(endpoint) // fails only if no runtime can ever exist at this endpoint
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,8 @@ func operatorsHandler(g *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Han
 	return mux
 }
 
-// An agent with health, metrics and a page. Here its runtime never comes.
+// This agent serves its health, its metrics and a page. In this example, no runtime listens at its
+// socket.
 func Example_agent() {
 	ctx, cancel := context.WithCancel(context.Background())
 	err := crashAgent(ctx, "unix:///nowhere.sock", func(h http.Handler) {

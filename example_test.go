@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// How containers end. On a node, the endpoint is containerd's or CRI-O's socket, and cri.Connect finds
-// it if the endpoint is empty.
+// This example prints how containers end. On a node, the endpoint is the socket of containerd or
+// CRI-O. If the endpoint is empty, cri.Connect finds the socket.
 func Example() {
 	node, err := criserver.Start()
 	if err != nil {
@@ -51,7 +51,8 @@ func Example() {
 	// shop report job 0 Completed
 }
 
-// In a unit test nothing runs and no time passes but what the test says.
+// In this unit test, nothing runs in the background, and time passes only when the test steps the
+// clock.
 func ExampleGenericPLEG_Relist() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -77,7 +78,7 @@ func ExampleGenericPLEG_Relist() {
 	// 3 Error <nil>
 }
 
-// A subscriber of its own, that ends with a context.
+// Subscribe returns a channel for one subscriber. The subscription ends with its context.
 func ExampleGenericPLEG_Subscribe() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))
@@ -98,8 +99,8 @@ func ExampleGenericPLEG_Subscribe() {
 	// ContainerStarted web-sandbox
 }
 
-// A worker that waits until the cache has observed what it has just done. The wait has
-// the pod listed at once, not with the next period.
+// This worker waits until the cache has observed the worker's own last action. While it waits, the
+// pod is listed at once, not only in the next period.
 func ExamplePodCache_LookupNewerThan() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()
@@ -118,7 +119,7 @@ func ExamplePodCache_LookupNewerThan() {
 	// running <nil>
 }
 
-// The health error names what is stuck.
+// The error of Healthy names the stuck call.
 func ExampleGenericPLEG_Healthy() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -137,8 +138,8 @@ func ExampleGenericPLEG_Healthy() {
 	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
 }
 
-// Which pod is this container? Security and observability agents have an ID, an address
-// or a name, and want the pod.
+// ByContainerID finds the pod of a container. Security and observability agents know a container
+// ID, an address or a name, and look for the pod.
 func ExamplePodCache_ByContainerID() {
 	runtime := plegtest.NewRuntime()
 	runtime.SetPod(plegtest.NewPod("uid-1", plegtest.Running("nginx")))

@@ -13,13 +13,13 @@ import (
 	"github.com/kubepleg/pleg/podworkers"
 )
 
-// keepRunning restarts containers that die, in a goroutine per pod, until ctx ends. A Sync sees what
-// the one before did, and is called again when restart fails.
+// keepRunning restarts dead containers, with one goroutine for each pod, until ctx ends. Each Sync
+// sees the effects of the Sync before it. If restart fails, Sync is called again.
 func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.Status) error) error {
 	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(_ context.Context, status *pleg.PodStatus, exists bool) (podworkers.Result, error) {
 			if !exists || len(status.ContainerStatuses) == 0 {
-				return podworkers.Result{}, nil // the worker of a pod that is gone ends
+				return podworkers.Result{}, nil // the pod is gone, so its worker ends
 			}
 			last := status.ContainerStatuses[0]
 			if last.State != pleg.ContainerStateExited {
@@ -33,8 +33,8 @@ func keepRunning(ctx context.Context, g *pleg.GenericPLEG, restart func(*pleg.St
 	return workers.Run(ctx, nil)
 }
 
-// A pod worker needs no polling and no store of statuses: events say when to look, the cache what
-// there is.
+// A pod worker needs neither polling nor its own store of statuses: an event wakes the worker, and
+// the cache returns the status.
 func Example_podWorkers() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("shop", plegtest.Running("app-1")))
@@ -45,7 +45,7 @@ func Example_podWorkers() {
 	failed, ended := false, make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = keepRunning(ctx, generator, func(dead *pleg.Status) error { // a program calls CRI
+		_ = keepRunning(ctx, generator, func(dead *pleg.Status) error { // a real program calls CRI
 			if !failed {
 				failed = true
 				return errors.New("the runtime is busy")

@@ -8,41 +8,41 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Every list (withExits), status (takeStatus) and exit event (takeExit) passes through this file on its way
-// into the records. A container only goes forward: from created to running to exited. Once a status or an
-// exit event has shown an exit, a list or status that shows the container running is out of date, and is
-// corrected. If only a list has shown the exit, a status that shows the container running is stored as it
-// is, and disagrees with that list. See rules 20 to 22 of docs/CONTRACT.md.
+// This file merges every list (withExits), status (takeStatus) and exit event (takeExit) into the records. A container
+// only goes forward: from created to running to exited. Once a status or an exit event has shown an exit, a list or
+// status that shows the container running is outdated, and is corrected. If only a list has shown the exit, a status
+// that shows the container running is stored unchanged, and disagrees with the list. See rules 20 to 22 of
+// docs/CONTRACT.md.
 //
-// A runtime may start a container again with the same ID: the container then has another life. Lists show
-// another life as running after exited, statuses as another StartedAt. The start and the end of one life
-// are not compared: a runtime short of CPU may stamp the start later.
+// A runtime may start a container again with the same ID. The container then has another life. A list shows another
+// life if the container runs after it had exited; a status shows it with another StartedAt. The start and the end of
+// one life are not compared, because a runtime that is short of CPU may record the start later than the end.
 //
-// An exited status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime
-// does not know the exit either, and reports 255 "Unknown". Some runtimes report 255 with another reason until
-// they know the code. A program may exit with 255 too: such an end is known, and gives way to another code.
+// A status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime does not know the
+// exit code, and reports 255 "Unknown". Some runtimes report 255 with another reason until they know the code. A
+// program may also exit with 255. That end counts as known, but another code replaces it.
 
 const (
 	// unsureCode is the exit code that runtimes report if they do not know it.
 	unsureCode = 255
-	// reasonCheckWait is how long after a death the pod is inspected again: containerd 2 reports a
+	// reasonCheckWait is how long after a death the pod is inspected again. containerd 2 reports a
 	// reason such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
-	// unconfirmedWait is how long after a death an unconfirmed end stays unsettled.
+	// unconfirmedWait is how long after a death an unconfirmed end may stay unsettled.
 	unconfirmedWait = 10 * time.Second
 )
 
-// givesWay reports whether the end in s is replaced by a known end with this code.
+// givesWay reports whether a known end with this code replaces the end in s.
 func givesWay(s *Status, code int) bool {
 	return !knows(s) || s.ExitCode == unsureCode && code != unsureCode
 }
 
-// isOver reports whether a container has exited by its newest status.
+// isOver reports whether the newest status of a container shows it exited.
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
 
-// withExits returns the pod, or a copy with the exits that rec.statuses shows, because an outdated list may show such
-// a container running. It leaves containers as they are if rec.listed shows them exited. So compare must call it
-// before it replaces rec.listed: a container that has exited in rec.listed and runs in the new list was started again.
+// withExits returns the pod with the exits in rec.statuses, because an outdated list may still show an
+// exited container running. A container that rec.listed shows exited stays unchanged: if the new list shows
+// it running, it was started again. Therefore, compare must call withExits before it replaces rec.listed.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod
@@ -53,12 +53,12 @@ func (rec *podRecord) withExits(pod *Pod) *Pod {
 	})
 }
 
-// withExited returns the pod, or a copy in which the given containers have exited.
+// withExited sets the containers that match to exited. It copies the pod if it changes.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return withState(pod, ContainerStateExited, exited)
 }
 
-// withState returns the pod, or a copy in which the given containers have a state.
+// withState sets the state of the containers that match. It copies the pod if it changes.
 func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
 		if c.State == state || !are(c.ID.ID) {
@@ -74,7 +74,7 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	return &copied
 }
 
-// awaitsExits reports whether the record has an exit that is unconfirmed or not yet in the lists.
+// awaitsExits reports whether the record contains an exit that is unconfirmed, or that no list shows yet.
 func (rec *podRecord) awaitsExits() bool {
 	if rec.pod == nil || len(rec.statuses) == 0 {
 		return false
@@ -89,11 +89,11 @@ func (rec *podRecord) awaitsExits() bool {
 	return false
 }
 
-// takeExit applies an exit event to a container of the record. news is false if it changes nothing.
+// takeExit applies an exit event to a container of the record. news is false if the event changes nothing.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
 	last, ended := rec.statuses[id], rec.ends[id]
-	// The exit of an earlier life may come again. An exit without a time is never later than endedBy.
+	// A runtime may report the exit of an earlier life again. An exit without a time is never later than endedBy.
 	isOld := ended != nil && !ended.endedBy.IsZero() && !e.FinishedAt.After(ended.endedBy)
 	if isOld || !givesWay(last, e.ExitCode) {
 		return false
@@ -104,24 +104,24 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.inspecting != nil { // or its result might publish a start after the death
+	if rec.inspecting != nil { // otherwise its result might publish a start after the death
 		rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	}
 	return true
 }
 
-// takeStatus merges a status with the known exits: it corrects the status, and records exits that only
-// the status shows. anotherLife is true if the status shows that an exited container was started again, and
-// no list has shown it yet.
+// takeStatus merges a status with the known exits: it corrects the status, and records exits that
+// only the status shows. anotherLife is true if the status, but no list yet, shows that an exited
+// container was started again.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife bool) {
-	var corrected map[string]*Status // by ID, where the record knows more about the end
+	var corrected map[string]*Status // by container ID; set if the record knows more about the end
 	pod := finder(rec.pod.containers())
 	for _, s := range status.ContainerStatuses {
 		id := s.ID.ID
 		last, ended, c := rec.statuses[id], rec.ends[id], pod(id)
 		if ended != nil && ended.earlier != nil && !s.StartedAt.IsZero() {
 			was, counted := ended.earlier, ended.settled || !ended.restarted
-			if s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) { // the list was wrong: no new life
+			if s.StartedAt.Equal(was.StartedAt) && (hasExited(was) || hasExited(s)) { // no new life: the list was wrong
 				*ended, last = end{endedBy: ended.endedBy, since: r.sched.Now, settled: counted, initial: ended.initial}, was
 				rec.setStatus(last)
 				r.metrics.countTransitions(oneIf[int](c != nil && !isExited(c)), CausePeriod)
@@ -134,7 +134,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 		switch {
 		case hasExited(s):
 			if ended != nil && ended.restarted && !s.FinishedAt.After(ended.endedBy) {
-				break // this status is of an earlier life, and disagrees
+				break // the status is of an earlier life, so it disagrees with the list
 			}
 			if knows(last) && givesWay(s, last.ExitCode) && !startedAgain(last, s) {
 				full := *s
@@ -152,7 +152,7 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 				r.died(rec, id)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
-			// If the end of the previous life is unknown, it was before this start.
+			// If the end of the previous life is unknown, the start of this life is the latest time for it.
 			if last != nil && (ended == nil || ended.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
@@ -161,12 +161,12 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 			s.StartedAt.After(last.FinishedAt.Add(unconfirmedWait)): // no status has shown the life that ended
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
-			anotherLife = true // rec.listed now differs from the next list, which is therefore compared
+			anotherLife = true // the next list now differs from rec.listed, so it is compared
 		default:
-			if last.Unconfirmed && s.State == ContainerStateRunning { // the status is newer in all other fields
+			if last.Unconfirmed && s.State == ContainerStateRunning { // all other fields of the status are newer
 				started := last.StartedAt
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
-				if s.StartedAt.After(last.FinishedAt) { // perhaps of another life
+				if s.StartedAt.After(last.FinishedAt) { // perhaps the start of another life
 					last.StartedAt = started
 				}
 				rec.setStatus(last)
@@ -184,8 +184,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	return anotherLife
 }
 
-// startedAgain reports whether s is of another life than last. If last comes from an exit event alone, its
-// start is unknown, and startedAgain returns false.
+// startedAgain reports whether s shows another life of the container than last. If last comes from
+// an exit event alone, the start of its life is unknown, and startedAgain returns false.
 func startedAgain(last, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
 }
@@ -193,8 +193,8 @@ func startedAgain(last, s *Status) bool {
 // setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
-// forgetStatuses deletes the statuses of other containers than those needed, in statuses or in ends. Exits
-// among them become early exits, because a list that began earlier may still show the container.
+// forgetStatuses deletes the record's statuses of containers that are not needed and are not in statuses or rec.ends.
+// A deleted exit becomes an early exit, because a list that began earlier may still show the container.
 func (r *reconciler) forgetStatuses(rec *podRecord, statuses []*Status) {
 	if len(rec.statuses) <= len(statuses) {
 		return
@@ -234,8 +234,8 @@ func (rec *podRecord) needed() map[string]bool {
 }
 
 // noteTransitions records the deaths and restarts that a list shows. began is when the list began.
-// existed is true for a pod in the first full list or a pod list before it: the containers that it shows exited
-// died before the generator listed anything, so their ends are settled.
+// existed is true if the pod is in the first full list, or in an earlier pod list. Its exited
+// containers died before the generator listed anything, so their ends are settled.
 func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, began time.Time, existed bool) {
 	for _, t := range transitions {
 		id := t.container.ID.ID
@@ -247,11 +247,11 @@ func (r *reconciler) noteTransitions(rec *podRecord, transitions []transition, b
 			r.died(rec, id)
 		case t.kind == ContainerStarted:
 			if e != nil {
-				if s == nil || s.StartedAt.IsZero() { // no status can take the restart back
+				if s == nil || s.StartedAt.IsZero() { // no later status can disprove the restart
 					r.countGone(rec, id, e)
 				}
 				e.restarted, e.earlier = true, s
-				if e.endedBy.IsZero() { // an end before this list is of the earlier life
+				if e.endedBy.IsZero() { // an end before this list belongs to the earlier life
 					e.endedBy = began
 				}
 			}
@@ -269,23 +269,23 @@ func (r *reconciler) died(rec *podRecord, id string) {
 		e = &end{restarted: true}
 		put(&rec.ends, id, e)
 	}
-	if !e.restarted { // known already: the container was only unknown in between
+	if !e.restarted { // the death is known: the container was only unknown in between
 		return
 	}
 	r.countGone(rec, id, e)
-	// Subscribers that were not sent the restart take the two deaths for one, which is settled only once.
+	// A subscriber that was not sent the restart sees the two deaths as one death, which is settled only once.
 	settled := e.settled && isExited(find(rec.published.containers(), id))
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
 
-// settle settles the ends of a pod and counts them. The first status that knows an end settles it if the reason is
-// Completed, or if it is initial. Other reasons may change: an inspection that began reasonCheckWait after the death
-// settles them, even if it fails or is slow. For an end that is unknown or unconfirmed, the wait is unconfirmedWait.
-// Once a status knows such an end, one more inspection looks for its reason.
+// settle settles the ends of a pod and counts them. The first status with a known end settles it if the reason is
+// Completed, or if the end is initial. Other reasons may change. An inspection that began reasonCheckWait after the
+// death settles them, even if the inspection fails or is slow. An unknown or unconfirmed end is settled after
+// unconfirmedWait. If a status shows such an end later, one more inspection looks for its reason.
 //
-// asOf is when the last inspection began; zero for none. It is the present time if no inspection can
-// proceed. settled is true if any end was settled: handlers then get OnContainerEnded, and others a PodSync
-// if the end changed.
+// asOf is when the last inspection began; zero if there was none. It is the present time if no inspection can proceed.
+// settled is true if any end was settled. Handle then calls OnContainerEnded. Other subscribers are sent a PodSync if
+// the end changed.
 func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -293,7 +293,7 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if e.restarted || !hasExited(s) && !e.initial {
 			continue
 		}
-		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt is only when the runtime noticed
+		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt is when the runtime noticed it
 			e.endedBy = later(e.endedBy, s.FinishedAt)
 		}
 		confirmed, check := knows(s) && !s.Unconfirmed, e.since.Add(reasonCheckWait)
@@ -308,10 +308,10 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		}
 		switch {
 		case hasReason || e.settled && !confirmed:
-		case e.settled && !check.After(r.sched.Now): // a failed inspection is made again anyway
+		case e.settled && !check.After(r.sched.Now): // a failed inspection is repeated anyway
 			rec.inspect = rec.inspect || rec.failures == 0
 		default:
-			if !knows(s) && check.After(r.sched.Now) { // the runtime may know the end by then
+			if !knows(s) && check.After(r.sched.Now) { // by then, the runtime may know the end
 				final = check
 			}
 			if due := &rec.due[endCheck]; due.IsZero() || final.Before(*due) {
@@ -337,8 +337,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	})
 }
 
-// countGone counts a death that no further status can explain, by its last known status: the container is gone, or
-// has been started again. Subscribers take the removal or next start of the container as the end; see Handler.events.
+// countGone counts a death by its last known status, because the container is gone or was started again, and no later
+// status can explain the death. Handler.events sends the end at the removal or the next start of the container.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	s := rec.statuses[id]
 	if e.restarted {
@@ -356,7 +356,7 @@ func (r *reconciler) countEnd(e *end, s *Status) {
 	}
 }
 
-// exitStatus makes the status of an exit event from the last status or, if nil, from the listed container.
+// exitStatus applies an exit event to the last status or, if last is nil, to the status of the listed container.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)
@@ -374,7 +374,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// startedStatus returns the status of a container that has started again, made from its previous one.
+// startedStatus makes the status of a container that has started again from its previous status.
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
@@ -382,9 +382,9 @@ func startedStatus(ended *Status, state State) *Status {
 	return &s
 }
 
-// earlyExits are the newest exits of containers that no record has, by ID. Exits come from events and from
-// statuses. They are kept until two full lists that began more than a period later succeed: then a list since
-// the first of them was believed of every pod.
+// earlyExits contains the newest exits of containers that are in no record, by container ID. Exits come
+// from events and from statuses. An exit is kept until two full lists that began more than a period later
+// have succeeded. By then, a list that began since the first of the two was believed for every pod.
 type earlyExits map[string]earlyExit
 
 type earlyExit struct {
@@ -392,10 +392,10 @@ type earlyExit struct {
 	at time.Time // when the exit was reported
 }
 
-// isOf reports whether the exit may be of a container of a pod.
+// isOf reports whether the exit may come from a container of the pod.
 func (e ContainerExit) isOf(uid types.UID) bool { return e.PodUID == "" || e.PodUID == uid }
 
-// add adds an exit. Above maxHints, which only a faulty runtime reaches, it relies on later lists.
+// add adds an exit. It drops exits above maxHints, which only a faulty runtime reaches. Later lists show those exits.
 func (s earlyExits) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {
@@ -403,7 +403,7 @@ func (s earlyExits) add(e ContainerExit, at time.Time) {
 	}
 }
 
-// adopt moves the exits of newly listed containers into the record.
+// adopt moves the early exits of newly listed containers into the record.
 func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
 	if len(s) == 0 {
 		return

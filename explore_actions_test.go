@@ -41,17 +41,17 @@ var actionNames = [...]string{
 
 func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
 
-// action is one thing that happens, with what its call has read.
+// action is one step of the exploration. If it ends a call, read is what the call has read.
 type action struct {
 	kind    actionKind
 	pod     int
 	c       int // the container of an exit event
 	read    truth
 	fails   bool
-	free    bool // its failure is not one of the budget: the call was cancelled
+	free    bool // the failure is not taken from the budget, because the call was cancelled
 	stopped bool
-	lies    bool // an inspection leaves out a container that is there
-	batched bool // it is taken in together with the next
+	lies    bool // an inspection omits an existing container
+	batched bool // the reconciler takes the action together with the next action
 }
 
 var levelNames = [...]string{"-", "running", "exited", "removed"}
@@ -96,8 +96,8 @@ func callName(c *schedule.Call) string {
 	return fmt.Sprintf("I[%s]", c.UID)
 }
 
-// things are the pods and statuses that a runtime shows: the same one for the same levels,
-// so that a pointer that comes again means what it is to mean.
+// things makes the pods that a runtime shows. Equal levels give the same pointer, because the
+// reconciler compares pointers.
 type things struct {
 	metrics *metrics
 	pods    map[int]*Pod
@@ -116,7 +116,7 @@ func containerOf(p, c int) ContainerID {
 	return ContainerID{Type: "x", ID: string(podUID(p)) + string(rune('0'+c))}
 }
 
-// pod returns a pod as a list shows it, nil for one that is absent.
+// pod returns a pod as a list shows it; nil for an absent pod.
 func (th *things) pod(p int, l levels) *Pod {
 	if l.shown() == (levels{}) {
 		return nil
@@ -135,7 +135,7 @@ func (th *things) pod(p int, l levels) *Pod {
 	return pod
 }
 
-// key is a number for the levels of a pod.
+// key returns a number that identifies a pod with its levels.
 func (l levels) key(p int) int {
 	for _, v := range l {
 		p = p*4 + int(v)
@@ -143,7 +143,8 @@ func (l levels) key(p int) int {
 	return p
 }
 
-// levelsOf returns the levels that a pod shows: as it was listed, or with exits that were seen since.
+// levelsOf returns the levels that a pod shows: the listed levels, with the exits that became known
+// later.
 func levelsOf(pod *Pod) levels {
 	if pod == nil {
 		return levels{}
@@ -168,10 +169,10 @@ func (th *things) status(p int, l levels) *PodStatus {
 	return status
 }
 
-// lies is the name in a status that leaves out a container.
+// lies is the pod name in a status that omits a container.
 const lies = "lies"
 
-// shownBy returns what a status shows.
+// shownBy returns the levels that a status shows.
 func shownBy(status *PodStatus) (l levels) {
 	for _, s := range status.ContainerStatuses {
 		l[s.ID.ID[1]-'0'] = levelRunning
@@ -182,8 +183,8 @@ func shownBy(status *PodStatus) (l levels) {
 	return l
 }
 
-// apply does an action. What waits for the reconciler is taken in at once, or with the
-// next where the action says so.
+// apply performs an action. The reconciler then takes its inputs at once or, if the action is
+// batched, together with the next action.
 func (w *world) apply(a action) {
 	if w.flows {
 		w.clock = w.clock.Add(1)
@@ -259,7 +260,7 @@ func (w *world) tick(kind actionKind) {
 	w.noteClock()
 }
 
-// ask is a caller, a reader or an event that wants something.
+// ask performs a request by a caller or a reader, or an event of the runtime.
 func (w *world) ask(a action) {
 	uid := podUID(a.pod)
 	switch a.kind {
@@ -298,7 +299,7 @@ func (w *world) ask(a action) {
 	}
 }
 
-// block has a reader block that wants what is true after a time.
+// block blocks a reader that waits for state newer than minTime.
 func (w *world) block(p int, minTime time.Time) {
 	uid := podUID(p)
 	if w.pods.freshLocked(uid, minTime) {
@@ -310,7 +311,7 @@ func (w *world) block(p int, minTime time.Time) {
 	}
 }
 
-// next returns everything that can happen now.
+// next returns all actions that are possible now.
 func (w *world) next() []action {
 	var as []action
 	add := func(left int8, a action) {
@@ -382,7 +383,7 @@ func (w *world) nextOfPod(p int, as []action) []action {
 	return as
 }
 
-// nextOfCall returns how a call can come back.
+// nextOfCall appends the possible results of a call.
 func (w *world) nextOfCall(f *flight, as []action) []action {
 	kind := actFull + actionKind(f.call.Kind)
 	a := action{kind: kind, pod: 0}
@@ -433,7 +434,7 @@ func (w *world) nextOfCall(f *flight, as []action) []action {
 	return as
 }
 
-// reads yields what a call can have read of a pod by now.
+// reads yields all levels of a pod that a call can have read by now.
 func (w *world) reads(f *flight, p int, yield func(levels)) {
 	from, to := f.began[p], w.truth[p]
 	var of levels
@@ -445,7 +446,7 @@ func (w *world) reads(f *flight, p int, yield func(levels)) {
 			l := levels{a, b}
 			if f.call.Kind == schedule.Inspect && w.listedOnly {
 				if of[0] == levelAbsent && a != from[0] || of[1] == levelAbsent && b != from[1] {
-					continue // one of those that look the same is enough
+					continue // another iteration reads the same visible levels
 				}
 				for c := range l {
 					if of[c] == levelAbsent {
@@ -458,8 +459,8 @@ func (w *world) reads(f *flight, p int, yield func(levels)) {
 	}
 }
 
-// completion returns how a call comes back when all is well, having read as early as it
-// can or as late.
+// completion returns the result of a call that succeeds. If stale is true, the call read the state
+// as early as possible, else as late as possible.
 func (w *world) completion(f *flight, stale bool) action {
 	a := action{kind: actFull + actionKind(f.call.Kind), read: w.truth}
 	if stale {

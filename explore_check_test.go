@@ -10,13 +10,13 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// looks is what is compared between before and after a step.
+// looks is the state of each pod that is compared before and after a step.
 type looks [exploredPods]struct {
 	present  bool
 	shown    levels
 	observed time.Time
 	stamp    uint64
-	failed   bool // readers get an error
+	failed   bool // the cache returns an error
 }
 
 func (w *world) look() (ls looks) {
@@ -34,8 +34,8 @@ func (w *world) look() (ls looks) {
 	return ls
 }
 
-// drain reads the events of every subscriber, and checks that they go forward, one step
-// at a time, no further than the truth, and that the cache is ready.
+// drain reads the events of every subscriber. It checks that they advance one level at a time,
+// never beyond the true level, and that the cache is at least as new as the event.
 func (w *world) drain() {
 	w.settled = [exploredPods]bool{}
 	for _, f := range w.follow {
@@ -75,7 +75,7 @@ func (w *world) drain() {
 	}
 }
 
-// check checks what has to hold after every step.
+// check checks the rules that must hold after every step.
 func (w *world) check(before looks, returned []*exploredCaller) {
 	now := w.look()
 	full := w.find(schedule.ListAll, 0)
@@ -106,7 +106,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 			w.checkRecord(p, n.shown)
 		}
 		w.checkReader(p)
-		if b.failed && !n.failed && !w.settled[p] { // it has recovered, unless it was another pod
+		if b.failed && !n.failed && !w.settled[p] { // the pod has recovered, or a pod with the same UID has replaced it
 			w.syncs[p] = true
 		}
 		if !n.present {
@@ -123,7 +123,7 @@ func (w *world) check(before looks, returned []*exploredCaller) {
 	}
 }
 
-// checkReader checks what a reader gets that was blocked.
+// checkReader checks the answer to a blocked reader.
 func (w *world) checkReader(p int) {
 	r := &w.readers[p]
 	if r.blockedReader == nil || len(r.ch) == 0 {
@@ -141,8 +141,8 @@ func (w *world) checkReader(p int) {
 	r.blockedReader = nil
 }
 
-// checkPod checks that the cache and the events say what can have been true since they
-// claim.
+// checkPod checks that the pod's state in the cache was true at some moment since the time and
+// stamp of that state, and since the last published state.
 func (w *world) checkPod(p int) {
 	uid := podUID(p)
 	status, err := w.pods.Get(uid)
@@ -180,7 +180,7 @@ func (w *world) checkPod(p int) {
 	}
 }
 
-// published returns the levels that the list had read which was published last.
+// published returns the levels of the list that was published last.
 func (w *world) published(p int) levels {
 	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published != nil {
 		return levelsOf(rec.published)
@@ -188,8 +188,8 @@ func (w *world) published(p int) levels {
 	return w.gone[p]
 }
 
-// checkRecord checks that a record which has changed was read later than before, and
-// because of an answer.
+// checkRecord checks that a changed record comes from the answer of a list, and that this list read
+// newer levels than the previous list.
 func (w *world) checkRecord(p int, shown levels) {
 	var read []levels
 	for _, a := range w.answered {
@@ -220,8 +220,8 @@ func (w *world) checkRecord(p int, shown levels) {
 	}
 }
 
-// checkProgress checks that what the list showed which an inspection was made for has
-// been announced when that has come back.
+// checkProgress checks that all levels for which an inspection was made are published when the
+// inspection has returned.
 func (w *world) checkProgress(a answered) {
 	of, told := levelsOf(a.of), w.published(a.pod)
 	for c := range of {
@@ -231,7 +231,8 @@ func (w *world) checkProgress(a answered) {
 	}
 }
 
-// checkRelist checks that all is as new as a call of Relist that returns.
+// checkRelist checks that when a call of Relist returns, the cache and the events are at least as
+// new as the call.
 func (w *world) checkRelist(c *exploredCaller) {
 	full := w.find(schedule.ListAll, 0)
 	if w.fullOK <= c.called {
@@ -246,7 +247,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 			continue
 		}
 		status, err := w.pods.Get(uid)
-		// A pod that a list of its own has shown since is not retried by the older list.
+		// An older full list does not retry a pod that a pod list has shown since.
 		rec := w.r.records.byUID[uid]
 		if err != nil && !c.inspected[p] && rec != nil && rec.at.Number <= c.list {
 			w.breaks("Relist returns with an error of %s from before", uid)
@@ -260,8 +261,8 @@ func (w *world) checkRelist(c *exploredCaller) {
 	}
 }
 
-// stuck reports whether a call of Relist does not wait for a pod: its inspection is slow,
-// or it has none and its list is slow or has failed.
+// stuck reports whether Relist may ignore a pod: its inspection is slow, or no inspection is needed
+// and its pod list is slow or has failed.
 func (w *world) stuck(p int) bool {
 	rec := w.r.records.byUID[podUID(p)]
 	switch {
@@ -275,7 +276,7 @@ func (w *world) stuck(p int) bool {
 	}
 }
 
-// hintOpen reports whether a hint of a pod is not answered yet, or its follow-up.
+// hintOpen reports whether a hint of the pod, or its follow-up, is still unanswered.
 func (w *world) hintOpen(p int) bool {
 	_, all := w.in.hints[""]
 	if _, hinted := w.in.hints[podUID(p)]; hinted || all {
@@ -285,9 +286,10 @@ func (w *world) hintOpen(p int) bool {
 	return rec != nil && (rec.request.hinted || !rec.due[followUp].IsZero())
 }
 
-// rest lets the world come to rest: the truth stands still, every call returns, having
-// read as early as it can or as late, and no more faults. Without full lists of the
-// period, hinted changes are found, and callers return; with them, everything is.
+// rest brings the world to rest: the truth no longer changes, every call returns, and there are no
+// more faults. If stale is true, calls read as early as possible, else as late as possible. Without
+// periodic full lists, hinted changes must be found and callers must return. With periodic full
+// lists, every change must be found.
 func (w *world) rest(stale, periodic bool) {
 	w.left = budget{}
 	if w.active() && len(w.in.results) == 0 && (w.wake.IsZero() || w.wake.After(w.clock)) {
@@ -338,8 +340,8 @@ func (w *world) rest(stale, periodic bool) {
 	}
 }
 
-// quietSteps makes steps that have nothing to do: what there was is done, and the time to
-// wake up has not come.
+// quietSteps makes steps without work: all inputs are handled, and the wake-up time has not come.
+// It checks that the reconciler then begins nothing.
 func (w *world) quietSteps() {
 	w.quiet = true
 	defer func() { w.quiet = false }()
@@ -386,7 +388,7 @@ func (w *world) checkRest(periodic bool, unrest string) {
 	}
 }
 
-// unrest says what is not as it has to be in the end; "" if all is.
+// unrest returns which condition of the final state is not reached; "" if all are.
 func (w *world) unrest() string {
 	for p := range w.scope.pods {
 		if u := w.unrestOf(p, false); u != "" {
@@ -420,8 +422,8 @@ func (w *world) unrest() string {
 	return ""
 }
 
-// unrestOf says what is not as it has to be of one pod; hinted: without what somebody
-// waits for.
+// unrestOf returns which condition of the final state a pod has not reached. If hinted is true, it
+// ignores blocked readers and pods that are held because a full list was dropped.
 func (w *world) unrestOf(p int, hinted bool) string {
 	uid := podUID(p)
 	status, err := w.pods.Get(uid)
@@ -430,7 +432,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the cache has an error of %s", uid)
-	// Without another full list of the period, a pod stays held for which the last one was dropped.
+	// Without another periodic full list, a pod stays held if the last full list was dropped for it.
 	case rec != nil && (rec.stale || !hinted && w.r.isHeld(rec)),
 		rec != nil && (rec.failures > 0 || rec.isOpen() || rec.inspect || rec.sync):
 		return fmt.Sprintf("%s is held, failed or open", uid)
@@ -451,7 +453,7 @@ func (w *world) unrestOf(p int, hinted bool) string {
 	return ""
 }
 
-// String shows the world in a line.
+// String returns the world in one line.
 func (w *world) String() string {
 	var b strings.Builder
 	for p := range w.scope.pods {

@@ -5,7 +5,7 @@ var (
 	bothRun    = truth{{levelRunning}, {levelRunning}}
 )
 
-// exploredScopes are small: every order of what can happen in them is gone through.
+// exploredScopes returns small scopes. TestExplore tries the possible actions in every order.
 func exploredScopes() []scope {
 	one := scope{pods: 1, containers: 2, getter: true, workers: 2, flows: true}
 	two := scope{pods: 2, containers: 1, getter: true, workers: 2, flows: true}
@@ -60,7 +60,7 @@ func exploredScopes() []scope {
 	}
 }
 
-// walkedScopes are those of random walks.
+// walkedScopes returns the scopes of the random walks.
 func walkedScopes() []scope {
 	much := budget{
 		changes: 8, hints: 4, lists: 4, requests: 4, readers: 4, laters: 2, reinspects: 3, relists: 3, faults: 4,

@@ -13,23 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// class says what of a value counts: some are compared only with each other, and are
-// replaced by their rank.
+// class says how the fingerprint uses a value. Values that matter only in comparison with each
+// other are replaced by their ranks.
 type class uint8
 
 const (
 	plain class = iota
 	leftOut
 	stampNumber // the number of a stamp
-	wantNumber  // the same, plus one
-	clockTime   // what is compared with other times: its rank
-	schedTime   // when something is due or was: how far ahead it is
-	notZero     // zero or not
+	wantNumber  // the number of a stamp, plus one
+	clockTime   // a time that is compared with other times; replaced by its rank
+	schedTime   // a due time or a past time; replaced by its distance from now
+	notZero     // only whether the value is zero
 	classes
 )
 
-// classesOf has every field of the reconciler and of what it consists of that is not to
-// be taken as it is. A number or a time that is new has to be classified here.
+// classesOf classifies the fields of the reconciler and its parts that the fingerprint does not use
+// directly. A new field with a number or a time must be added here.
 var classesOf = map[string]class{
 	"Scheduler.Now": leftOut, "Scheduler.cfg": leftOut, "Scheduler.alarms": leftOut,
 	"Stamp.Number": stampNumber, "Stamp.Time": clockTime,
@@ -43,7 +43,8 @@ var classesOf = map[string]class{
 	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,
 	"podRecord.lastInspected": leftOut, "podRecord.failures": notZero,
 	"snapshot.change": leftOut, "change.cause": leftOut,
-	// Not checked here: which events are Initial, the statuses of events, and the count of exits.
+	// The exploration does not check which events are Initial, the statuses of events, and the count
+	// of exits.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
 	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut,
 	"end.endedBy": leftOut, "end.since": leftOut, "end.settled": leftOut,
@@ -67,8 +68,8 @@ type token struct {
 	value int64
 }
 
-// printer makes the fingerprint of a world: equal for two worlds that behave in the same
-// way from now on.
+// printer makes the fingerprint of a world. Two worlds with the same fingerprint behave in the same
+// way from then on.
 type printer struct {
 	plans  map[reflect.Type][]plannedField
 	tokens []token
@@ -121,7 +122,7 @@ func (f *printer) print(w *world) fingerprint {
 	return f.hash()
 }
 
-// present prints the newest updates as a subscriber gets them that begins now.
+// present prints the newest updates in the form in which a new subscriber is sent them.
 func (f *printer) present(byUID reflect.Value) {
 	f.put(plain, int64(byUID.Len()))
 	for p := range f.w.scope.pods {
@@ -148,7 +149,7 @@ func (f *printer) relists() {
 		for _, c := range a.callers {
 			f.caller(c)
 		}
-		f.bool(a.awaited != nil) // whichever it is
+		f.bool(a.awaited != nil) // it does not matter which pod is awaited
 	}
 }
 
@@ -182,7 +183,7 @@ func (f *printer) levels(ls ...levels) {
 	}
 }
 
-// world prints what is around the reconciler.
+// world prints the state of the world outside the reconciler.
 func (f *printer) world() {
 	w := f.w
 	f.levels(w.truth[:]...)
@@ -239,7 +240,7 @@ func compareFlights(a, b *flight) int {
 	return cmp.Or(cmp.Compare(a.call.Kind, b.call.Kind), cmp.Compare(a.call.UID, b.call.UID))
 }
 
-// pending prints what the next step is to take in.
+// pending prints the inputs of the next step.
 func (f *printer) pending() {
 	w := f.w
 	for i, a := range w.answered {
@@ -311,7 +312,7 @@ func (f *printer) number(n int64, c class) {
 	}
 }
 
-// time prints a time: what is past is past, and a nanosecond more or less is the same.
+// time prints a time relative to now, in steps of a millisecond. All times long past are equal.
 func (f *printer) time(v reflect.Value, c class) {
 	ns := nanos(*(*time.Time)(v.Addr().UnsafePointer()))
 	switch c {
@@ -375,7 +376,7 @@ func (f *printer) mapping(v reflect.Value) {
 	}
 }
 
-// queue prints the pods that are queued, in their order.
+// queue prints the queued pods in their order.
 func (f *printer) queue(v reflect.Value) {
 	place := v.FieldByName("List").FieldByName("root")
 	for range v.FieldByName("List").FieldByName("len").Int() {
@@ -404,8 +405,8 @@ func (f *printer) plan(t reflect.Type) []plannedField {
 	return plan
 }
 
-// hash replaces the values that are compared only with each other by their ranks, adds
-// what was true at the stamps and times that are left, and hashes.
+// hash replaces values that matter only in comparison with each other by their ranks. It then adds
+// the truth at each remaining stamp and time, and hashes the result.
 func (f *printer) hash() fingerprint {
 	for c := range f.ranks {
 		f.ranks[c] = f.ranks[c][:0]

@@ -17,7 +17,7 @@ var (
 	exploreOnly = flag.String("explore.scope", "", "only the scopes whose name begins with this")
 )
 
-// exploration goes through the states of a scope, breadth first.
+// exploration visits the states of a scope, breadth first.
 type exploration struct {
 	*scope
 	things  *things
@@ -28,7 +28,7 @@ type exploration struct {
 	edges   int
 }
 
-// origin is how a state was reached first.
+// origin is the action by which a state was first reached, and the state before it.
 type origin struct {
 	parent int32
 	action action
@@ -58,18 +58,18 @@ func (x *exploration) replay(path []action) *world {
 	return w
 }
 
-// rests are the ways in which a state is brought to rest.
+// rests are the four ways to bring a state to rest.
 var rests = [...]struct{ stale, periodic bool }{{true, false}, {false, true}, {false, false}, {true, true}}
 
-// problem is what was found, and how.
+// problem is a broken rule, and the path of actions that led to it.
 type problem struct {
 	what string
 	path []action
-	rest int // -1: none
+	rest int // an index into rests; -1 if the world was not brought to rest
 }
 
-// explore goes through so many states, or for so long unless that is zero, and returns what it finds
-// first.
+// explore visits states until limit is reached or, unless allowed is zero, until that time has
+// passed. It returns the first problem. all is true if it visited every state.
 func (x *exploration) explore(limit int, allowed time.Duration) (found *problem, all bool) {
 	end := time.Now().Add(allowed)
 	first := x.replay(nil)
@@ -106,7 +106,8 @@ func (x *exploration) explore(limit int, allowed time.Duration) (found *problem,
 	return nil, true
 }
 
-// restsOf brings the state at the end of a path to rest in two of the four ways.
+// restsOf brings the state at the end of a path to rest in two of the four ways, and returns a
+// problem.
 func (x *exploration) restsOf(path []action, which int) *problem {
 	for i := which * 2; i < which*2+2; i++ {
 		w := x.replay(path)
@@ -118,8 +119,8 @@ func (x *exploration) restsOf(path []action, which int) *problem {
 	return nil
 }
 
-// fails reports whether a path, of which what cannot be done is left out, has a problem
-// of this kind.
+// fails reports whether a path leads to a problem of the same kind. It leaves out actions that are
+// not possible, and returns the others.
 func (x *exploration) fails(path []action, like *problem) ([]action, bool) {
 	w := newWorld(x.scope, x.things)
 	done := make([]action, 0, len(path))
@@ -143,7 +144,7 @@ func kindOf(what string) string {
 	return kind
 }
 
-// shrink leaves out of a path what is not needed.
+// shrink removes the actions from a path that the problem does not need.
 func (x *exploration) shrink(p *problem) {
 	for again := true; again; {
 		again = false
@@ -157,7 +158,8 @@ func (x *exploration) shrink(p *problem) {
 	}
 }
 
-// show replays a path and shows every step, and how it comes to rest if it has to.
+// show replays a path and describes every step. If the problem occurred at rest, it also describes
+// the steps to rest.
 func (x *exploration) show(p *problem) string {
 	var b strings.Builder
 	w := newWorld(x.scope, x.things)
@@ -184,8 +186,8 @@ func (x *exploration) show(p *problem) string {
 	return fmt.Sprintf("%s, after %d steps: %s%s", x.name, len(p.path), w.broken, b.String())
 }
 
-// TestExplore goes through everything that can happen in small scopes, in every order,
-// as far as it has time for.
+// TestExplore tries all possible actions in small scopes, in every order, until its limit of time
+// or states.
 func TestExplore(t *testing.T) {
 	scopes := exploredScopes()
 	for i := range scopes {
@@ -211,7 +213,7 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestExploreWalk goes far where TestExplore cannot.
+// TestExploreWalk reaches deep states, which TestExplore does not reach in its time.
 func TestExploreWalk(t *testing.T) {
 	allowed := *exploreWalk
 	if allowed == 0 {
@@ -241,7 +243,7 @@ func TestExploreWalk(t *testing.T) {
 	}
 }
 
-// walk makes random steps, and comes to rest.
+// walk performs random actions, and then brings the world to rest.
 func (x *exploration) walk(rnd *rand.Rand, steps *int) *problem {
 	w := newWorld(x.scope, x.things)
 	var path []action
@@ -251,7 +253,7 @@ func (x *exploration) walk(rnd *rand.Rand, steps *int) *problem {
 			break
 		}
 		a := as[rnd.IntN(len(as))]
-		if rnd.IntN(2) == 0 { // not only reads of a call with many
+		if rnd.IntN(2) == 0 { // otherwise, most actions would be the many reads of one call
 			kind := a.kind
 			a = as[rnd.IntN(len(as))]
 			for range 3 {

@@ -12,9 +12,9 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// A container ID lives once: absent, running, exited, removed. What is true of one is its
-// level, which only grows; a call that reads it at any moment between its begin and its
-// end therefore reads some level between the two. Absent and removed look alike.
+// level is a state in the life of a container ID: absent, running, exited, removed. It only grows.
+// A call that reads the level between its beginning and its end therefore reads some level between
+// the two. A list shows absent and removed in the same way.
 type level uint8
 
 const (
@@ -28,7 +28,7 @@ func (l level) shown() level { return l % levelRemoved }
 
 const exploredPods, exploredContainers = 2, 2
 
-// levels are those of the containers of one pod, a truth those of all pods.
+// levels are the levels of the containers of one pod. A truth contains the levels of all pods.
 type (
 	levels [exploredContainers]level
 	truth  [exploredPods]levels
@@ -41,8 +41,8 @@ func (l levels) shown() levels {
 	return l
 }
 
-// could reports whether each container showed what v says at some moment while it went
-// from one level to another.
+// could reports whether, for each container, some level between from and to looks like its level in
+// v.
 func could(v, from, to levels) bool {
 	for c := range v {
 		l := from[c]
@@ -63,27 +63,27 @@ const (
 
 var exploreStart = time.Unix(1_000_000, 0)
 
-// scope is what one exploration goes through.
+// scope is the setting of one exploration.
 type scope struct {
 	name             string
 	pods, containers int
 	getter           bool // the runtime is a PodGetter
 	workers          int
-	// listedOnly: an inspection reads the containers of the pod that it was asked for;
-	// otherwise whatever there is.
+	// listedOnly is true if an inspection reads only the containers of the pod that it was called
+	// with; otherwise, it reads all containers.
 	listedOnly bool
-	// unknown: the runtime has seen no end, and says so of each container that has exited.
+	// unknown is true if the runtime has seen no end: each status of an exit then has EndUnknown.
 	unknown bool
-	// flows: the clock moves a little with every action; otherwise it stands still.
+	// flows is true if the clock moves a little with every action; otherwise, it stands still.
 	flows bool
-	// cold begins with the start; otherwise with a first list whose pods are inspected,
-	// shortly before the second.
+	// cold is true if the exploration begins with Start. Otherwise, it begins shortly before the
+	// second full list, after the pods of the first full list were inspected.
 	cold   bool
 	start  truth
 	budget budget
 }
 
-// budget is how much of what may happen besides calls that complete.
+// budget limits how often each kind of action may occur. Successful calls are not limited.
 type budget struct {
 	changes, hints, lists, requests, readers, laters, reinspects, relists, faults, ticks int8
 	stops, subscribers, batches, connects, exits                                         int8
@@ -92,7 +92,7 @@ type budget struct {
 // flight is a call in flight.
 type flight struct {
 	call      *schedule.Call
-	pod       *Pod // to inspect
+	pod       *Pod // the pod to inspect
 	began     truth
 	cancelled bool
 	stopped   bool
@@ -102,27 +102,27 @@ type flight struct {
 type exploredCaller struct {
 	*relistCaller
 	at       truth
-	called   uint64 // the newest stamp then
-	list     uint64 // the first full list since that succeeded
+	called   uint64 // the newest stamp at the time of the call
+	list     uint64 // the first full list after the call that succeeded
 	returned bool
-	// inspected are the pods of which an inspection has come back since.
+	// inspected is true for each pod with an inspection that has returned since the call.
 	inspected [exploredPods]bool
 }
 
 // exploredReader is a reader that is blocked on the cache.
 type exploredReader struct {
-	*blockedReader      // nil: none is
-	later          bool // it waits for a time that had not come
+	*blockedReader      // nil if no reader is blocked
+	later          bool // the reader waits for a time in the future
 }
 
-// follower is a subscriber, and the levels that it was told.
+// follower is a subscriber with the levels that its events have shown.
 type follower struct {
 	events chan *PodLifecycleEvent
 	told   truth
 }
 
-// world is the reconciler and all that is around it: the runtime, its callers and readers,
-// and what they have seen.
+// world is the reconciler with its surroundings: the runtime, the callers and readers, and what
+// each of them has seen.
 type world struct {
 	*scope
 	things *things
@@ -134,40 +134,40 @@ type world struct {
 
 	truth   truth
 	left    budget
-	running bool // between Start and Stop
+	running bool // true between Start and Stop
 	flights []*flight
 	callers []*exploredCaller
 	readers [exploredPods]exploredReader
 	follow  []*follower
 
-	// What the checks remember.
-	stamped  map[uint64]truth                       // when a list began
-	reached  []reached                              // when the clock first showed a time
-	seen     truth                                  // the levels that the record was read from
-	gone     truth                                  // when it became absent last
-	ended    [exploredPods][exploredContainers]bool // the cache has shown it exited
-	knownEnd [exploredPods][exploredContainers]bool // the record has known how it ended
+	// The checks use the fields below.
+	stamped  map[uint64]truth                       // the truth when each list began
+	reached  []reached                              // the truth when the clock first showed a time
+	seen     truth                                  // the levels from which the record was read
+	gone     truth                                  // the levels when the record last became absent
+	ended    [exploredPods][exploredContainers]bool // true if the cache has shown the container exited
+	knownEnd [exploredPods][exploredContainers]bool // true if the record has known how the container ended
 	hinted   [exploredPods]bool
-	syncs    [exploredPods]bool // a PodSync is due
-	settled  [exploredPods]bool // in this step a PodSync has come, or a container was removed
-	fullOK   uint64             // newest full lists that succeeded and failed
+	syncs    [exploredPods]bool // true if a PodSync is due
+	settled  [exploredPods]bool // true if this step sent a PodSync or removed a container
+	fullOK   uint64             // the newest full list that succeeded
 	fullBad  uint64
-	periods  int // full lists begun
+	periods  int // the number of full lists begun
 	begun    []string
 	broken   string
-	quiet    bool // expects that a step has nothing to do
+	quiet    bool // true if the next step must do nothing
 	tracing  bool
-	trace    func(action) // told of every action at rest
-	answered []answered   // in this step
+	trace    func(action) // called with every action at rest
+	answered []answered   // the results of calls in this step
 }
 
-// reached is what was true when the clock first showed a time, or a later one.
+// reached is the truth when the clock first showed this time or a later time.
 type reached struct {
 	at    time.Time
 	truth truth
 }
 
-// answered is what a call brought that is taken in by the next step.
+// answered is the result of a call, which the next step takes.
 type answered struct {
 	kind schedule.Kind
 	pod  int
@@ -214,14 +214,14 @@ func (w *world) subscribe() {
 	w.follow = append(w.follow, &follower{events: events})
 }
 
-// noteClock notes what is true when the clock shows a time for the first time.
+// noteClock records the truth when the clock shows a time for the first time.
 func (w *world) noteClock() {
 	if n := len(w.reached); n == 0 || w.clock.After(w.reached[n-1].at) {
 		w.reached = append(w.reached, reached{w.clock, w.truth})
 	}
 }
 
-// trueAt returns what was true when the clock first showed a time.
+// trueAt returns the truth when the clock first showed this time or a later time.
 func (w *world) trueAt(t time.Time) (truth, bool) {
 	for _, r := range w.reached {
 		if !r.at.Before(t) {
@@ -231,7 +231,7 @@ func (w *world) trueAt(t time.Time) (truth, bool) {
 	return truth{}, false
 }
 
-// active reports whether somebody runs the loop.
+// active reports whether a goroutine runs the loop.
 func (w *world) active() bool {
 	return w.running || slices.ContainsFunc(w.callers, func(c *exploredCaller) bool { return !c.returned })
 }
@@ -242,7 +242,7 @@ func (w *world) breaks(format string, args ...any) {
 	}
 }
 
-// run has the reconciler work until it waits for the clock or for inputs.
+// run makes steps until the reconciler waits for the clock or for inputs.
 func (w *world) run() {
 	for n := 0; w.broken == "" && w.active(); n++ {
 		w.step()
@@ -255,7 +255,7 @@ func (w *world) run() {
 	}
 }
 
-// step makes one step and does what is to be done about it.
+// step makes one step of the reconciler and carries out its outputs.
 func (w *world) step() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -266,7 +266,7 @@ func (w *world) step() {
 	out := w.r.step(w.clock, &w.in)
 	for _, c := range out.cancel {
 		if slices.ContainsFunc(w.in.results, func(res *result) bool { return res.call == c.Call }) {
-			continue // it has returned in this very step, and there is nothing to cancel
+			continue // the call has returned in this step, so there is nothing to cancel
 		}
 		i := slices.IndexFunc(w.flights, func(f *flight) bool { return f.call == c.Call })
 		if i < 0 {
@@ -284,7 +284,7 @@ func (w *world) step() {
 	w.drain()
 	for p := range w.scope.pods {
 		if _, ok := w.in.reinspects[podUID(p)]; ok {
-			w.syncs[p] = true // if it is there, see check
+			w.syncs[p] = true // check clears it if the pod is absent
 		}
 	}
 	w.in = inputs{}
@@ -327,7 +327,7 @@ func (w *world) begin(b beginCall) {
 	}
 }
 
-// markReturned marks the callers of Relist that return.
+// markReturned marks and returns the callers of Relist that return in this step.
 func (w *world) markReturned(relisted []*relistCaller) (returned []*exploredCaller) {
 	if w.quiet && len(relisted) > 0 {
 		w.breaks("Relist returns in a step that has nothing to do")
@@ -355,7 +355,7 @@ func (w *world) find(kind schedule.Kind, p int) *flight {
 	return nil
 }
 
-// land takes a call out of those in flight and hands its outcome in.
+// land removes a call from the calls in flight and adds its result to the inputs.
 func (w *world) land(a action) {
 	kind := a.kind.call()
 	f := w.find(kind, a.pod)

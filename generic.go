@@ -24,11 +24,11 @@ const stopGrace = 5 * time.Second
 
 // GenericPLEG relists a Runtime and generates lifecycle events. It is safe for concurrent use.
 //
-// One goroutine at a time runs its loop: Start's own or, without Start, that of a caller of Relist.
-// The loop passes its inputs to the reconciler, makes the calls that the reconciler returns, and
-// sleeps until the next step is due. It never waits for the runtime or for a reader.
+// One goroutine at a time runs its loop: the goroutine of Start or, without Start, a caller of Relist. The
+// loop passes its inputs to the reconciler, makes the calls that the reconciler returns, and sleeps until
+// the next step is due. The loop never waits for the runtime or for a reader.
 type GenericPLEG struct {
-	// Set by New and never changed, so safe to read without a lock.
+	// New sets the fields of this group. They never change, so no lock is needed to read them.
 
 	runtime Runtime
 	getter  PodGetter // nil if the runtime does not implement it, or WithPollingOnly is set
@@ -43,9 +43,9 @@ type GenericPLEG struct {
 	metrics *metrics
 	events  *eventClient   // nil if the runtime has no event stream
 	exits   *eventClient   // nil if the runtime reports no exits
-	streams []*eventClient // those of events and exits that are not nil
+	streams []*eventClient // events and exits, without nil
 
-	// watching subscribes for Watch at the first call.
+	// watching returns the channel of Watch. Its first call subscribes.
 	watching func() chan *PodLifecycleEvent
 	// synced is closed when the generator has synced.
 	synced chan struct{}
@@ -59,32 +59,32 @@ type GenericPLEG struct {
 	token chan struct{}
 	timer clock.Timer // for the next step; owned by the goroutine that holds token
 
-	// lifecycle is held by Start and Stop. It is not a mutex: in a synctest bubble, a goroutine that
-	// waits for a mutex stops the time, and Stop would never return.
+	// Start and Stop hold lifecycle. It is not a mutex: in a synctest bubble, a goroutine that waits
+	// for a mutex stops the time, and Stop would never return.
 	lifecycle chan struct{}
 
-	// running is nil while the generator is stopped; set by the holder of lifecycle.
+	// running is nil while the generator is stopped. Only the holder of lifecycle sets it.
 	running atomic.Pointer[running]
 	joined  sync.WaitGroup // guarded by lifecycle
 }
 
-// running is what Stop needs to undo a Start.
+// running contains what Stop needs to end a run.
 type running struct {
 	ended  func() error // ctx.Err of the context passed to Start
 	end    context.CancelFunc
-	forget func() bool // cancels the AfterFunc that calls stop when that context ends
+	forget func() bool // cancels the AfterFunc that calls stop when the context of Start ends
 }
 
-// New returns a generator that relists runtime, and a cache with it. Nothing runs until Start or Relist.
+// New returns a generator for runtime; Cache returns its cache. Nothing runs until Start or Relist.
 //
-// New empties the cache; an earlier generator of it must be stopped first. Like the kubelet's constructor, New
-// returns no error. It panics if runtime, or the cache or clock of an option, is nil.
+// New empties the cache. Stop an earlier generator of the same cache first. Like the kubelet's constructor, New returns
+// no error. It panics if runtime is nil, or if an option sets a nil cache or clock.
 func New(runtime Runtime, opts ...Option) *GenericPLEG {
 	return NewGenericPLEG(runtime, 0, 0, NewCache(), clock.RealClock{}, opts...)
 }
 
-// NewGenericPLEG is New with the arguments of the kubelet's older constructor. They stand for the options
-// WithWatchCapacity, WithRelistPeriod, WithCache and WithClock.
+// NewGenericPLEG is New with the arguments of the kubelet's older constructor. The arguments
+// replace the options WithWatchCapacity, WithRelistPeriod, WithCache and WithClock.
 func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Duration,
 	cache *PodCache, clock clock.Clock, opts ...Option) *GenericPLEG {
 	g := &GenericPLEG{
@@ -113,7 +113,7 @@ func NewGenericPLEG(runtime Runtime, channelCapacity int, relistPeriod time.Dura
 	}
 	threshold := cmp.Or(max(0, g.opts.relistThreshold), DefaultRelistThreshold)
 	g.reconciler = newReconciler(schedule.Config{
-		// A longer period would make the generator unhealthy between two lists.
+		// A period above half the threshold would make the generator unhealthy between two lists.
 		Period:    min(cmp.Or(max(0, g.opts.relistPeriod), DefaultRelistPeriod), max(threshold/2, DefaultRelistPeriod)),
 		Threshold: threshold,
 		Timeout:   cmp.Or(max(0, g.opts.timeout), DefaultRuntimeRequestTimeout),
@@ -170,12 +170,12 @@ func (g *GenericPLEG) register() {
 // Cache returns the cache that the generator writes.
 func (g *GenericPLEG) Cache() *PodCache { return g.cache }
 
-// Clock returns the clock that the times in events and reports come from.
+// Clock returns the generator's clock. All times in events and reports come from it.
 func (g *GenericPLEG) Clock() clock.PassiveClock { return g.clock }
 
 // Start makes a full relist at once and then every period, and follows the runtime's streams of
-// events and of exits, if it has them. It does not block. The generator runs until Stop is called
-// or ctx ends, which has the same effect. Starting a running generator does nothing.
+// events and of exits, if it has them. Start does not block. The generator runs until Stop is
+// called or ctx ends, which has the same effect. Starting a running generator does nothing.
 func (g *GenericPLEG) Start(ctx context.Context) {
 	g.lock()
 	defer func() { <-g.lifecycle }()
@@ -202,9 +202,9 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 
 func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
-// Stop ends everything that Start started, cancels the calls in flight, and returns when all have
-// ended. It gives a call that ignores cancellation five seconds, then logs it and leaves it behind.
-// No second call is made for that pod until the first returns.
+// Stop ends everything that Start started, cancels the calls in flight, and returns when all of
+// them have ended. If a call ignores cancellation, Stop logs it and leaves it behind after five
+// seconds. No second call is made for its pod until it returns.
 //
 // Stop closes the channels of Subscribe. The channel of Watch stays open and delivers again after
 // another Start. Readers blocked on the cache stay blocked. If the generator is not running, Stop
@@ -239,25 +239,25 @@ func (g *GenericPLEG) stopLocked() (left []calls.Info) {
 		r.forget()
 		r.end()
 	}
-	g.joined.Wait() // first, so that the loop begins no call after Stop below
+	g.joined.Wait() // before calls.Stop below, so that the loop begins no call after it
 	g.updates.Halt()
 	g.running.Store(nil)
 	return g.calls.Stop(errStopped, time.NewTimer(stopGrace).C)
 }
 
-// Watch returns the channel of the events: always the same, and never closed. Its first events
-// describe the pods that exist at the first call of Watch. If there are several readers, each event
-// goes to only one of them. The signature is the kubelet's: do not send to the channel or close it.
-// New programs use Subscribe or Handle.
+// Watch returns the channel of the events. Every call returns the same channel, which is never
+// closed. Its first events describe the pods that exist at the first call of Watch. If there are
+// several readers, each event goes to only one of them. The signature is the kubelet's: do not send
+// to the channel or close it. New programs use Subscribe or Handle.
 func (g *GenericPLEG) Watch() chan *PodLifecycleEvent { return g.watching() }
 
-// Relist makes one full relist and returns when it is complete. Every pod's state was then observed
-// after the call, due PodSyncs are delivered, and the channels have every event that fits. Pods
-// whose inspection failed are inspected again. Relist does not wait for a pod whose pod list
-// failed, or for calls that have run for longer than a relist period.
+// Relist makes one full relist and returns when it is complete. By then, every pod's state was
+// observed after the call, due PodSyncs are delivered, and the channels contain every event that
+// fits. Pods with a failed inspection are inspected again. Relist does not wait for a pod if its
+// pod list failed, or for calls that have run longer than a relist period.
 //
-// If the full list fails, Relist returns its error, and nothing has changed. Errors of inspections
-// are in the cache. If ctx ends first, the error wraps the cause, and the relist goes on.
+// If the full list fails, Relist returns its error and changes nothing. Errors of inspections are
+// in the cache. If ctx ends first, the error wraps the cause, and the relist continues.
 //
 // Without Start, the relist runs in the caller's goroutine. Timeouts use the injected clock: if a
 // call blocks, a fake clock must be stepped from another goroutine.
@@ -274,10 +274,10 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 	return caller.err
 }
 
-// RequestRelist requests a list of one pod, although its name, which is the kubelet's, suggests a full
-// relist. It does not block. A list that begins after the request answers it; requests made before
-// that list begins are coalesced. If the runtime does not implement PodGetter, a full relist answers.
-// An empty UID is ignored.
+// RequestRelist requests a pod list, although its name, which is the kubelet's, suggests a full
+// relist. It does not block. A list that begins after the request answers it. Requests made before
+// that list begins are coalesced. If the runtime does not implement PodGetter, a full relist
+// answers. An empty UID is ignored.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
@@ -285,8 +285,8 @@ func (g *GenericPLEG) RequestRelist(uid types.UID) {
 }
 
 // RequestReinspect requests an inspection of a pod, whether a list shows a change or not, and does
-// not block. The inspection begins after the request. When the cache holds its status or error,
-// subscribers get a PodSync. A request for an unknown pod is ignored.
+// not block. The inspection begins after the request. When the cache holds the status or the error,
+// subscribers are sent a PodSync. A request for an unknown pod is ignored.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }
@@ -320,23 +320,23 @@ type options struct {
 	pollingOnly, noKubeletMetrics          bool
 }
 
-// WithCache sets the cache that the generator writes. The default is a new one; see GenericPLEG.Cache.
+// WithCache sets the cache that the generator writes. By default, New makes a cache; see GenericPLEG.Cache.
 func WithCache(cache *PodCache) Option { return func(o *options) { o.cache = cache } }
 
-// WithClock sets the clock of all times. The default is the real clock. A test may pass a fake one.
+// WithClock sets the clock for all timing. The default is the real clock. A test may pass a fake clock.
 func WithClock(clock clock.Clock) Option { return func(o *options) { o.clock = clock } }
 
 // WithRelistPeriod sets the time from the start of one full list to the next. Zero or less selects
-// DefaultRelistPeriod, the default. The longest period is half the threshold (WithRelistThreshold), or
-// one second if that is longer; a longer one is shortened to it.
+// DefaultRelistPeriod, the default. A period above half the threshold (WithRelistThreshold) is
+// shortened to that half, or to one second if that is longer.
 func WithRelistPeriod(d time.Duration) Option { return func(o *options) { o.relistPeriod = d } }
 
 // WithWatchCapacity sets the capacity of Watch's channel; see WithCapacity.
 func WithWatchCapacity(n int) Option { return func(o *options) { o.watchCapacity = n } }
 
-// WithLogger sets the logger, which gets the name "pleg". The default is klog's background logger.
-// Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost event
-// streams; 4 every transition and status; 5 every relist.
+// WithLogger sets the logger, and adds the name "pleg" to it. The default is klog's background
+// logger. Verbosity follows the kubelet: 2 logs finished containers, slow inspections and lost
+// event streams; 4 logs every transition and status; 5 logs every relist.
 //
 // The logger must not call the generator. A logger that blocks also blocks the generator.
 func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger = logger } }
@@ -347,20 +347,20 @@ func WithLogger(logger klog.Logger) Option { return func(o *options) { o.logger 
 func WithRegisterer(r prometheus.Registerer) Option { return func(o *options) { o.registerer = r } }
 
 // WithoutKubeletMetrics does not register the generator's metrics with names that begin with kubelet_.
-// Use it in a program that has its own, such as a kubelet, because a registry accepts each name once.
-// It does not affect the metrics of the Runtime: package cri has an option of the same name.
+// Use it in a program that registers the same names itself, such as a kubelet: a registry accepts each
+// name once. It does not affect the metrics of the Runtime: package cri has an option of the same name.
 func WithoutKubeletMetrics() Option { return func(o *options) { o.noKubeletMetrics = true } }
 
-// WithRelistThreshold sets when Healthy reports false: when the last successful relist, or unanswered
-// inspections, are older than this. Zero or less selects DefaultRelistThreshold, the default.
+// WithRelistThreshold sets the age of the last successful relist, or of unanswered inspections,
+// above which Healthy reports false. Zero or less selects DefaultRelistThreshold, the default.
 func WithRelistThreshold(d time.Duration) Option { return func(o *options) { o.relistThreshold = d } }
 
-// WithInspectionWorkers sets how many inspections run at once. Up to 64 inspections that are slow, having run for
+// WithInspectionWorkers sets how many inspections run at once. Up to 64 slow inspections, which have run for
 // longer than a relist period, are not counted. Zero or less selects DefaultInspectionWorkers, the default.
 func WithInspectionWorkers(n int) Option { return func(o *options) { o.inspectionWorkers = n } }
 
-// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline the call has failed and
-// is cancelled; a later answer is discarded. Zero or less selects DefaultRuntimeRequestTimeout, the default.
+// WithRuntimeRequestTimeout sets the deadline of a list or an inspection. At the deadline, the call counts as failed
+// and is cancelled. A later answer is discarded. Zero or less selects DefaultRuntimeRequestTimeout, the default.
 func WithRuntimeRequestTimeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 // WithPollingOnly limits the generator to full relists: every period, on Relist and on RequestRelist.

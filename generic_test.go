@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// What a generator does once it is made is tested in internal/test/contract, by rule.
+// The tests in internal/test/contract, ordered by rule, cover the behaviour of a generator.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -55,10 +55,10 @@ func TestConstructorRejectsNil(t *testing.T) {
 			c.construct()
 		})
 	}
-	pleg.NewGenericPLEG(rt, 1, 1, cache, clk, nil) // an option that is nil changes nothing
+	pleg.NewGenericPLEG(rt, 1, 1, cache, clk, nil) // a nil option changes nothing
 }
 
-// New has the defaults, and options for what NewGenericPLEG has as arguments.
+// New uses the default values. Options set the values that NewGenericPLEG takes as arguments.
 func TestNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, cache := plegtest.NewRuntime(), pleg.NewCache()
@@ -83,7 +83,7 @@ func TestNew(t *testing.T) {
 	})
 }
 
-// The zero value of a PodCache is an empty cache, for readers and for a generator.
+// The zero value of a PodCache works as an empty cache, for readers and for a generator.
 func TestZeroCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cache, unused pleg.PodCache
@@ -115,7 +115,7 @@ func TestZeroCache(t *testing.T) {
 	})
 }
 
-// A period of zero or less is the default, and so is a capacity.
+// A period or a capacity of zero or less selects the default.
 func TestDefaults(t *testing.T) {
 	for _, period := range []time.Duration{0, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {

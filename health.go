@@ -15,19 +15,19 @@ import (
 
 // HealthReport is the state of a generator, for logs and for a health endpoint.
 type HealthReport struct {
-	// Healthy and Reason are what Healthy returns.
+	// Healthy is the result of the method Healthy, and Reason is the text of its error.
 	Healthy bool   `json:"healthy"`
 	Reason  string `json:"reason,omitempty"`
-	// Runtime is the runtime's description of itself; empty if it is no Describer.
+	// Runtime is the runtime's description of itself; empty if the runtime is no Describer.
 	Runtime string `json:"runtime,omitempty"`
 	// LastRelist is when the last successful full relist began; zero for none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
 	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is
-	// when the first of the failures in a row occurred.
+	// when the first of these consecutive failures occurred.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
-	// LastAnswer is when the runtime last answered a call; zero for never. If it is no CallReporter, only
-	// full lists, by their beginning, and inspections that succeed count.
+	// LastAnswer is when the runtime last answered a call; zero for never. Without a CallReporter, it is the
+	// beginning of the last successful full list or the end of the last successful inspection, whichever is later.
 	LastAnswer time.Time `json:"lastAnswer,omitzero"`
 	// Pods is the number of pods in the lists.
 	Pods int `json:"pods"`
@@ -42,7 +42,7 @@ type HealthReport struct {
 	// StuckRelist is set while full relists are stuck; otherwise nil.
 	StuckRelist *StuckRelist `json:"stuckRelist,omitempty"`
 	// UnconfirmedExits are the containers that the runtime still lists as running more than a relist
-	// period after their exit event, by pod.
+	// period after their exit event, sorted by pod.
 	UnconfirmedExits []UnconfirmedExit `json:"unconfirmedExits,omitempty"`
 	// BlockedReaders is the number of readers that wait for the cache.
 	BlockedReaders int `json:"blockedReaders"`
@@ -53,18 +53,18 @@ type HealthReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// StuckRelist is a stuck full relist. It has run for longer than a period, and for longer than ten seconds
-// or twice the last successful one, whichever is shorter. After a timeout, full relists stay stuck until
-// the runtime answers one. Meanwhile each known pod is inspected, at most every other period.
+// StuckRelist is a stuck full relist. It has run longer than a period, and longer than ten seconds or twice
+// the duration of the last successful relist, whichever is shorter. After a timeout, full relists stay stuck
+// until the runtime answers one of them. Meanwhile, each known pod is inspected, at most every other period.
 type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods with stuck inspections, by UID. Most likely, a container of one of them blocks the
-	// list. There are none if the runtime is Frozen.
+	// Suspects are the pods with stuck inspections, sorted by UID. Most likely, a container of one of
+	// these pods blocks the list. There are no suspects if Frozen is true.
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
 	Frozen bool `json:"frozen,omitempty"`
-	// Answered is how many pods were inspected successfully since.
+	// Answered is the number of pods with a successful inspection that began after Since.
 	Answered int `json:"answered"`
 }
 
@@ -76,12 +76,12 @@ type UnconfirmedExit struct {
 	Container   string    `json:"container,omitempty"`
 	ContainerID string    `json:"containerID"`
 	ExitCode    int       `json:"exitCode"`
-	// Since is when the event came.
+	// Since is when the exit event arrived.
 	Since time.Time `json:"since"`
 }
 
-// FailingPod is a pod with a failed or stuck inspection: a stuck one is unanswered for longer than
-// a period.
+// FailingPod is a pod with a failed or stuck inspection. A stuck inspection has been unanswered for
+// longer than a period.
 type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
@@ -91,13 +91,13 @@ type FailingPod struct {
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
-	// Error is the error of the last failure.
+	// Error is the error of the last failed inspection.
 	Error string `json:"error,omitempty"`
 }
 
 func (p FailingPod) isStuck() bool { return !p.StuckSince.IsZero() }
 
-// health is a HealthReport with what its Reason and the metrics need.
+// health is a HealthReport with additional facts for its Reason and for the metrics.
 type health struct {
 	HealthReport
 	now            time.Time
@@ -106,13 +106,13 @@ type health struct {
 	listErr        error // of the last full list; nil if it succeeded
 	listErrAt      time.Time
 	lastInspection time.Time // when the last successful inspection ended
-	runningPods    int       // with a running sandbox
+	runningPods    int       // pods with a running sandbox
 	containers     map[State]int
 	calls          []RuntimeCall // the generator's lists and inspections, oldest first
 	reported       []RuntimeCall // the runtime's CallsInFlight, oldest first
 }
 
-// health returns the reconciler's part of the health.
+// health returns the parts of the health that the reconciler knows.
 func (r *reconciler) health(now time.Time) *health {
 	h := &health{
 		HealthReport: HealthReport{LastRelist: r.fullSucceeded, LastAnswer: later(r.fullSucceeded, r.lastInspection)},
@@ -131,7 +131,7 @@ func (r *reconciler) health(now time.Time) *health {
 	return h
 }
 
-// add counts a pod and its containers, and adds what is wrong with it.
+// add counts a pod and its containers, and adds the pod's problems to the report.
 func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 	pod := rec.pod
 	h.Pods++
@@ -172,7 +172,7 @@ func (h *health) since(t time.Time) time.Duration { return h.now.Sub(t) }
 // ago returns the age of a time for messages: rounded to 100 ms, and never negative.
 func (h *health) ago(t time.Time) time.Duration { return max(0, h.since(t)).Round(time.Second / 10) }
 
-// unhealthy is the only rule of health. It returns why the generator is unhealthy, or nil.
+// unhealthy returns why the generator is unhealthy; nil if it is healthy. Every report of the health uses it.
 func (h *health) unhealthy() error {
 	if h.LastRelist.IsZero() {
 		return fmt.Errorf("pleg has yet to be successful: %w", h.listCause())
@@ -218,7 +218,7 @@ func (h *health) listCause() error {
 	}
 }
 
-// whileListIsStuck describes, while a full list is stuck, what else is, and the pods inspected since.
+// whileListIsStuck names the other stuck calls, and counts the pods inspected since the full list became stuck.
 func (h *health) whileListIsStuck() string {
 	stuck := h.StuckRelist
 	switch i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.ObjectID != "" }); {
@@ -229,7 +229,7 @@ func (h *health) whileListIsStuck() string {
 	case len(stuck.Suspects) > 0:
 		return fmt.Sprintf("; meanwhile, %s; stuck pods: %d, inspected since: %d",
 			h.inspectionCause(stuck.Suspects[0]), len(stuck.Suspects), stuck.Answered)
-	case i >= 0: // perhaps of a pod that no list has shown
+	case i >= 0: // the call may be for a pod that no list has shown
 		return "; meanwhile, " + h.running(h.reported[i])
 	default:
 		return fmt.Sprintf("; pods inspected since: %d", stuck.Answered)
@@ -244,7 +244,7 @@ func (h *health) unsynced() error {
 	return h.listCause()
 }
 
-// callsOf returns the generator's calls of a method in flight, oldest first.
+// callsOf returns the generator's unanswered calls of a method, oldest first.
 func (h *health) callsOf(method string) []RuntimeCall {
 	return slices.DeleteFunc(slices.Clone(h.calls), func(c RuntimeCall) bool { return c.Method != method })
 }
@@ -253,7 +253,7 @@ func (h *health) running(c RuntimeCall) string {
 	return fmt.Sprintf("%s has been running for %v", describeCall(c), h.ago(c.Since))
 }
 
-// inspectionCause describes the stuck call of a pod: of its calls, the oldest that names a container.
+// inspectionCause describes the stuck call of a pod: its oldest call that names a container, if there is one.
 func (h *health) inspectionCause(p FailingPod) string {
 	call, named := methodGetPodStatus, false
 	for _, c := range slices.Backward(h.reported) {
@@ -277,11 +277,11 @@ func describeCall(c RuntimeCall) string { return strings.TrimSuffix(c.Method+" o
 //   - The last successful relist began longer ago than the threshold.
 //   - Inspections of two or more pods are older than the threshold, and none has succeeded in that time.
 //
-// One stuck pod never makes a node unhealthy. While pods are stuck, healthy pods are inspected as
+// One stuck pod never makes a node unhealthy. While a pod is stuck, healthy pods are inspected as
 // canaries, six times within the threshold.
 //
 // The error names the stuck call, its pod or container and its age, or else the last error. If a full
-// list is stuck, it also names what else is stuck, and counts the pods inspected since.
+// list is stuck, the error also names other stuck calls, and counts the pods inspected meanwhile.
 // Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
@@ -289,7 +289,7 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 }
 
 // HasSynced reports whether the first full list is complete: each of its pods was inspected, or its
-// inspection failed or is slow. HealthReport names those pods. Once true, it stays true. It never blocks.
+// inspection failed or is slow. HealthReport names the failing pods. HasSynced stays true and never blocks.
 //
 // A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist; see
 // PodCache.Lookup.
@@ -304,13 +304,13 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	missing := g.diagnosis().unsynced()
-	if g.HasSynced() { // perhaps just after ctx ended
+	if g.HasSynced() { // the generator may have synced just after ctx ended
 		return nil
 	}
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
-// Pods returns the newest listed pods, sorted by UID, inspected or not. It never waits for the runtime.
+// Pods returns the listed pods, sorted by UID, even if they are not inspected yet. It never waits for the runtime.
 func (g *GenericPLEG) Pods() (pods []*Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -320,7 +320,7 @@ func (g *GenericPLEG) Pods() (pods []*Pod) {
 	return pods
 }
 
-// Pod returns the newest listed pod with a UID, inspected or not; nil if there is none. It never waits for the runtime.
+// Pod returns the listed pod with a UID, even if it is not inspected yet; nil for none. It never waits for the runtime.
 func (g *GenericPLEG) Pod(uid types.UID) (pod *Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -330,7 +330,7 @@ func (g *GenericPLEG) Pod(uid types.UID) (pod *Pod) {
 	return pod
 }
 
-// HealthReport returns the health and the facts behind it. It has no side effects and never blocks.
+// HealthReport returns the health and its details. It has no side effects and never blocks.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.diagnosis()
 	if err := h.unhealthy(); err != nil {
@@ -343,7 +343,7 @@ func (g *GenericPLEG) HealthReport() HealthReport {
 	return h.HealthReport
 }
 
-// diagnosis returns the health, including what the runtime reports.
+// diagnosis returns the health, including the calls that the runtime reports.
 func (g *GenericPLEG) diagnosis() *health {
 	h := g.health()
 	h.CallsInFlight = h.calls

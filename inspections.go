@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// beginInspection records what the inspection is made for: the pod and the stamp of the newest believed list. A
-// newer list that was dropped does not count: it may have shown a container that the status lacks.
+// beginInspection records the pod and the stamp of the newest believed list, for which the inspection is made.
+// A newer list that was dropped does not count, because it may have shown a container that the status lacks.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
@@ -24,9 +24,9 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection handles the result of an inspection. If the pod was already published without
-// it, because it was slow or timed out, the result is ignored. A success shows that another
-// inspection is worthwhile. An inspection that Stop cancelled is made again.
+// completeInspection handles the result of an inspection. If the inspection was slow or timed out
+// and the pod was published without its result, the result is ignored; after a success, another
+// inspection follows. An inspection that Stop cancelled is repeated.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
@@ -57,7 +57,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		}
 	}
 	switch superseded := rec.change != rec.inspecting.change; {
-	case superseded: // its error counts: the next success owes a PodSync
+	case superseded: // an error counts too: a PodSync is due after the next success
 		r.storeUnlessOutdated(rec, status, err)
 		rec.inspect = true
 	case err != nil:
@@ -73,7 +73,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 	}
 }
 
-// takePartial takes the exits from a status that came with an error.
+// takePartial uses only the exits of a status that came with an error.
 func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 	status, err := validStatus(partial, rec.inspecting.pod, r.badData)
 	if err == nil && slices.ContainsFunc(status.ContainerStatuses, hasExited) {
@@ -84,12 +84,12 @@ func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 	}
 }
 
-// publishEnds settles ends, and publishes exits and settled ends that subscribers do not have. asOf
-// is when the last inspection began; see settle.
+// publishEnds settles ends, and publishes exits and settled ends that are not published yet. asOf is
+// when the last inspection began; see settle.
 //
-// It publishes exits of published containers only, also if their status was not stored: the next inspection may be
-// stuck. The exit of a new container waits for the inspection of its pod, as other changes do. If that inspection
-// is slow, the pod is published with an error.
+// publishEnds publishes exits of published containers only, even if their status was not stored, because the next
+// inspection may be stuck. The exit of a new container waits for the inspection of its pod, like any other change. If
+// that inspection is slow, the pod is published with an error.
 func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	settled := r.settle(rec, asOf)
 	if rec.published != nil {
@@ -98,7 +98,7 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 			r.cache.storeExits(pod, rec.statuses)
 			at := rec.observedAt().Time
 			if last, _ := r.cache.Get(rec.UID); cause != CauseExit && !last.TimeStamp.IsZero() {
-				at = last.TimeStamp // newer lists have only confirmed it
+				at = last.TimeStamp // newer lists have only confirmed the status
 			}
 			r.publish(rec, &update{uid: rec.UID, pod: pod, listedAt: at, cause: cause})
 		}
@@ -113,8 +113,8 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	}
 }
 
-// storeAgreeing stores a status that agrees with the record, as observed by its newest list. The
-// pod is not inspected again, unless a PodSync was requested after this inspection began.
+// storeAgreeing stores a status that agrees with the record, as observed by the newest list. If a
+// PodSync or another inspection was requested after this inspection began, the pod is inspected again.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {
@@ -125,24 +125,24 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record; either may be the older. If the status is stored, the
-// pod is listed again after a back-off: if a container has started since the list, no inspection agrees before the
-// next one. If the status is outdated, the pod is listed again at once.
+// contradicted handles a status that differs from the record. Either of them may be outdated. If the
+// status is stored, the pod is listed again after a back-off: if a container has started since the list,
+// no status agrees before the next list. If the status is outdated, the pod is listed again at once.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeUnlessOutdated(rec, status, nil); {
-	case rec.inspect: // the inspection that is wanted already decides
+	case rec.inspect: // an inspection is already due and will decide
 	case stored:
 		r.retryLater(rec)
-	default: // a list has confirmed the record since the inspection began: the next status is newer
+	default: // a list has confirmed the record since this inspection began
 		r.request(rec, CausePeriod)
 	}
 }
 
-// storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded. So a
-// pod that keeps changing is published too. The pod stays stale, as observed by the list that the
-// inspection was made for. stored is false if a later list than that one confirms the cached status: the pod may have
-// gone and come back since, and this status would bring back what went.
+// storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded, so that
+// a pod that keeps changing is published. The pod stays stale, as observed by the list for which the
+// inspection was made. If a later list confirms the cached status, nothing is stored, and stored is
+// false: the pod may have gone and come back since, and this status would bring back removed containers.
 func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {
@@ -150,14 +150,14 @@ func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err 
 		r.freshen(rec)
 		return false
 	}
-	rec.observed = made.at // not rec.at: a newer list may have removed what the status shows
+	rec.observed = made.at // not rec.at: a newer list may have removed containers that the status shows
 	recovered := r.store(rec, status, err, made.at, made.at)
 	r.publishMade(rec, recovered)
 	return true
 }
 
-// inspectionLate handles an inspection that is slow or has timed out. A slow one is logged, and known
-// exits are published. A timed-out one has failed. Until then, a pod that has not changed stays fresh.
+// inspectionLate handles an inspection that is slow or has timed out. A slow inspection is logged, and known
+// exits are published. A timed-out inspection counts as failed. Before the timeout, an unchanged pod stays fresh.
 func (r *reconciler) inspectionLate(rec *podRecord, late schedule.Late) {
 	if late.NowTimedOut {
 		err := r.deadlineError(methodGetPodStatus)
@@ -186,8 +186,8 @@ func (r *reconciler) inspectionFailed(rec *podRecord, err error) {
 	r.retryLater(rec)
 }
 
-// store stores the result of an inspection. made is the list that it was made for, observed the newest
-// list that confirms it. recovered is true for the first status after an error: a PodSync is then due.
+// store stores the result of an inspection. made is the list for which the inspection was made. observed is the
+// newest list that confirms the result. recovered is true for the first status after an error: a PodSync is then due.
 func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, observed stamp) (recovered bool) {
 	r.cache.store(rec.UID, status, err, made, observed, r.isHeld(rec))
 	rec.inspectedFor = rec.inspecting.at
@@ -207,7 +207,7 @@ func (r *reconciler) store(rec *podRecord, status *PodStatus, err error, made, o
 	return recovered
 }
 
-// publishMade publishes the pod for which the inspection was made. The cache already has the result.
+// publishMade publishes the pod for which the inspection was made. The cache already holds the result.
 func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	made := rec.inspecting
 	u := r.updateOf(rec, made)
@@ -219,7 +219,7 @@ func (r *reconciler) publishMade(rec *podRecord, recovered bool) {
 	r.publish(rec, u)
 }
 
-// agrees reports whether a status and the listed pod have the same containers and sandboxes, in the same
+// agrees reports whether a status and the listed pod contain the same containers and sandboxes in the same
 // states. If the status has no sandboxes, they are not compared, because some runtimes do not inspect them.
 func agrees(pod *Pod, status *PodStatus) bool {
 	if !paired(pod.Containers, status.ContainerStatuses, func(s *Status) string { return s.ID.ID },

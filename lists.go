@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// followUpDivisor divides a period: the quotient is the wait before the second list of a hinted pod.
+// followUpDivisor sets the wait before the second list of a hinted pod to a twentieth of a period.
 const followUpDivisor = 20
 
 func (r *reconciler) beginFullList(c *schedule.Call) {
@@ -113,7 +113,7 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
 		isRequested := asked || c.Kind == schedule.ListAll && c.Cause != string(CausePeriod)
-		if isRequested && c.Stamp.After(rec.at) { // otherwise, the next full list will do
+		if isRequested && c.Stamp.After(rec.at) { // otherwise, the next full list is enough
 			r.request(rec, Cause(c.Cause))
 		}
 		r.freshen(rec)
@@ -137,7 +137,7 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 }
 
 // confirmed handles a list that does not change the record. If the list was requested, the pod is
-// inspected again if the cache has no good status or an exit is unconfirmed.
+// inspected again if the cache holds no good status or an exit is unconfirmed.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
 	if found.mayConfirmExit {
@@ -163,13 +163,13 @@ func (r *reconciler) changed(found comparison, c *schedule.Call) {
 	r.freshen(rec)
 	rec.endBackOff()
 	rec.inspect = true
-	if rec.Inspection != nil && rec.Inspection.TimedOut { // no other can begin: publish the pod with an error
+	if rec.Inspection != nil && rec.Inspection.TimedOut { // no other inspection can begin: publish the pod with an error
 		r.inspectionFailed(rec, r.deadlineError(methodGetPodStatus))
 	}
 	r.forgetEnds(rec)
 }
 
-// errPodGone is the cause of a cancelled inspection if the pod is no longer listed.
+// errPodGone is the cause of an inspection's cancellation if the pod is no longer listed.
 var errPodGone = errors.New("the pod is gone")
 
 // gone handles a list without the pod. The pod is published at once, without an inspection.

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// run runs the loop until ctx ends or done is closed; it first waits until no other goroutine runs
+// run runs the loop until ctx ends or done is closed. It first waits until no other goroutine runs
 // the loop.
 func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 	select {
@@ -33,7 +33,7 @@ func (g *GenericPLEG) run(ctx context.Context, done <-chan struct{}) {
 }
 
 // step takes one step of the reconciler and carries out its outputs. The returned channel fires
-// when the next step is due; it is nil if only an input can make one due.
+// when the next step is due. It is nil if only an input can make a step due.
 func (g *GenericPLEG) step() <-chan time.Time {
 	g.mu.Lock()
 	in := g.inbox.Take()
@@ -81,8 +81,8 @@ func (g *GenericPLEG) begin(c beginCall) {
 	})
 }
 
-// sleep returns a channel that fires at a time; nil for the zero time. It reads the clock again
-// after setting the timer, because a fake clock may have been stepped in between.
+// sleep returns a channel that fires at the time wake; nil if wake is zero. It reads the clock
+// again after setting the timer, because a fake clock may have been stepped in between.
 func (g *GenericPLEG) sleep(wake time.Time) <-chan time.Time {
 	if g.timer != nil {
 		g.timer.Stop()

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// exitReasons are values of the label reason of pleg_container_exits_total, with exitOther and
-// exitUnseen. Most are containerd's; "seccomp killed" is CRI-O's, ContainerCannotRun cri-dockerd's.
+// exitReasons, exitOther and exitUnseen are the values of the label reason of pleg_container_exits_total.
+// Most come from containerd, "seccomp killed" from CRI-O, ContainerCannotRun from cri-dockerd.
 var exitReasons = [...]string{
 	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
 }
@@ -25,7 +25,7 @@ type metrics struct {
 	discardEvents, streamErrors, streamConnections, inspectionRetries prometheus.Counter
 	transitions, exits, bad                                           *prometheus.CounterVec
 
-	// reported has the reasons of the bad data that was logged.
+	// reported contains the reasons for which bad data was logged.
 	reported sync.Map
 }
 
@@ -59,8 +59,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more up to five minutes,
-// past the health threshold. Its native buckets grow by a tenth, from a millisecond to five minutes.
+// newHistogram makes a histogram with the kubelet's buckets up to ten seconds, and more buckets up to five
+// minutes, beyond the health threshold. Native buckets grow by a tenth, from a millisecond to five minutes.
 func newHistogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: name, Help: help, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
@@ -72,7 +72,7 @@ func newCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// newCounterVec makes counters that are 0 from the start, not missing, for these values of the label.
+// newCounterVec makes one counter for each of these values of the label. Each reports 0 from the start.
 func newCounterVec[T ~string](name, help, label string, values ...T) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	for _, value := range values {
@@ -86,7 +86,7 @@ func (m *metrics) countTransitions(n int, cause Cause) {
 	m.transitions.WithLabelValues(string(cause)).Add(float64(n))
 }
 
-// countExit counts the death of a container. end is its last status; nil if no inspection showed it.
+// countExit counts the death of a container. end is its last status; nil if no inspection has shown it.
 func (m *metrics) countExit(end *Status) {
 	reason := exitUnseen
 	if hasExited(end) {

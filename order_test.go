@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// filesInOrder are the files of this package. Each uses only what files further down declare.
+// filesInOrder are the files of this package. Each file uses only declarations of files further
+// down.
 var filesInOrder = []string{
 	"generic.go", "loop.go", "reconciler.go", "lists.go", "inspections.go", "collectors.go", "subscribe.go", "health.go",
 	"requests.go", "updates.go", "podrecords.go", "eventstream.go", "exits.go", "step.go", "cachewriter.go", "cache.go",
@@ -46,12 +47,12 @@ func TestFilesAreInOrder(t *testing.T) {
 	config := types.Config{Importer: importer.ForCompiler(fset, "gc", open)}
 	pkg, err := config.Check("pleg", fset, files, info)
 	if err != nil {
-		t.Fatal(err) // among others, for a file that is not in the list
+		t.Fatal(err) // for example, if a file is missing from the list
 	}
 	place := func(p token.Pos) int { return slices.Index(filesInOrder, fset.Position(p).Filename) }
 	for id, used := range info.Uses {
 		typeName, isType := used.(*types.TypeName)
-		// A method need not be in the file of its receiver's type.
+		// A method may be in another file than its receiver's type.
 		isReceiver := isType && (typeName.Name() == "reconciler" || typeName.Name() == "GenericPLEG")
 		if used.Pkg() == pkg && !isReceiver && place(used.Pos()) < place(id.Pos()) && !isField(used) {
 			t.Errorf("%s uses %s of %s", fset.Position(id.Pos()), used.Name(), fset.Position(used.Pos()).Filename)

@@ -5,8 +5,8 @@
 // New makes a generator from a Runtime. There are more packages:
 //
 //   - cri is the Runtime for containerd, CRI-O and other CRI runtimes;
-//   - podworkers has a worker for each pod, for agents that act on pods;
-//   - plegz serves a page of the node;
+//   - podworkers runs a worker for each pod, for agents that act on pods;
+//   - plegz serves a web page about the node;
 //   - plegtest has a fake runtime, and a conformance test for a Runtime of your own;
 //   - plegtest/criserver is a CRI server for tests.
 //
@@ -24,31 +24,31 @@
 // The runtime's list is the truth. The period, an event of the runtime's stream, a blocked reader
 // and RequestRelist only decide which pod is listed next.
 //
-// Only an exit needs no list. A container goes from created to running to exited, never back. Once a list, a
-// status or an exit event (ExitSource) has shown its exit, an answer that shows it running is old or wrong.
+// Only an exit needs no list. A container goes from created to running to exited, never back. Once a list, a status or
+// an exit event (ExitSource) has shown the exit, an answer that shows the container running is old or wrong.
 //
 // # Guarantees
 //
 //   - ContainerStarted precedes ContainerDied, and ContainerDied precedes ContainerRemoved. A
-//     subscriber gets each at most once per container ID, unless the container was unknown in
-//     between.
+//     subscriber is sent each type at most once per container ID, unless the container was unknown
+//     in between.
 //   - When an event is delivered, the cache holds a status, or the error of an inspection, at least
 //     as new as the list that showed the transition.
 //   - The first events of a subscriber describe the pods that exist, and are marked as Initial. A
-//     subscriber reads at its own pace and loses no state: the events that it has read, replayed,
-//     lead to the present. Unread updates of a pod are coalesced, which bounds their number.
+//     subscriber reads at its own pace and loses no state: the events that it reads always lead to
+//     the present state. Unread updates of a pod are coalesced, which bounds their number.
 //   - A death that an exit event reports is delivered at once. Its status is Unconfirmed until the
 //     runtime's own status shows the exit. One death is one event, whatever reports it first.
-//   - The event of a death has the container's last status, even if the cache no longer has it. A
-//     PodSync follows if the runtime later reports another exit code, reason or message. To find
-//     these, a pod is inspected again two seconds after a death whose reason is not Completed.
+//   - The event of a death contains the container's last status, even if the cache no longer has it.
+//     A PodSync follows if the runtime later reports another exit code, reason or message. To find
+//     such changes, a pod is inspected again two seconds after a death with a reason other than Completed.
 //   - GetNewerThan(uid, t) returns only state observed after t.
-//   - A pod whose inspection is stuck or fails delays only its own events and readers. If an
+//   - A pod with a stuck or failing inspection delays only its own events and readers. If an
 //     inspection is stuck, the pod's events are delivered when the request timeout expires.
 //   - When an inspection fails, the cache returns the error with the last good status. The inspection
 //     is retried with back-off until it succeeds or the pod is removed.
 //   - A failed list changes nothing. A pod that is missing from a successful list is gone. While a
-//     list is blocked, the known pods are inspected in turn, and their deaths delivered.
+//     list is blocked, the known pods are inspected in turn, and their deaths are delivered.
 //   - Healthy names the stuck call, its pod or container, and its age.
 //
 // The full contract is docs/CONTRACT.md in the repository, with the tests of each rule.
@@ -59,13 +59,13 @@
 //     Relist, Stop, a concurrent Start, WaitForSync, and the cache's GetNewerThan and
 //     LookupNewerThan.
 //   - At most DefaultInspectionWorkers inspections run at once, one per pod. An inspection that runs
-//     longer than a period is slow, and releases its worker. After DefaultRuntimeRequestTimeout it
-//     has failed. If the runtime ignores cancellation, each stuck call costs a goroutine, at most two
-//     per pod.
+//     longer than a period is slow, and releases its worker. After DefaultRuntimeRequestTimeout, it
+//     counts as failed. If the runtime ignores cancellation, each stuck call costs a goroutine, at
+//     most two per pod.
 //   - When Stop returns, every goroutine that Start started has ended, except calls to a runtime that
 //     ignores cancellation.
-//   - The functions of a Handler run in the goroutine of Handle, and the generator holds no lock
-//     meanwhile. A logger must not call the generator.
+//   - The functions of a Handler run in the goroutine of Handle. The generator holds no lock while
+//     they run. A logger must not call the generator.
 //   - Pods, containers and statuses are never modified after a runtime or the generator has returned
 //     them. Callers must not modify them either.
 //   - A cache has one generator at a time.
@@ -73,7 +73,7 @@
 // # Time
 //
 // The injected clock decides all timing except how long Stop waits. Its times must have a monotonic
-// reading, as those of RealClock have, so that they do not go back when the wall clock is set. Tests
+// reading, like the times of RealClock, so that they do not go back when the wall clock is set. Tests
 // run in a testing/synctest bubble, or with a fake clock and Relist.
 package pleg
 
@@ -90,8 +90,8 @@ import (
 const (
 	// DefaultRelistPeriod is the time between the starts of two full lists.
 	DefaultRelistPeriod = time.Second
-	// DefaultRelistThreshold is the time since the beginning of the last successful full list after
-	// which Healthy reports false.
+	// DefaultRelistThreshold is how long after the beginning of the last successful full list Healthy
+	// starts to report false.
 	DefaultRelistThreshold = 3 * time.Minute
 	// DefaultChannelCapacity is the default of WithCapacity and WithWatchCapacity, in events.
 	DefaultChannelCapacity = 1000
@@ -111,32 +111,32 @@ const (
 type PodLifeCycleEventType string
 
 const (
-	// ContainerStarted means that a list shows the container or sandbox running, and the subscriber
+	// ContainerStarted means that a list shows the container or sandbox running, after the subscriber
 	// knew it as absent, created or unknown. If a container starts and exits between two lists, its
 	// first event is ContainerDied. To sync a pod, use the status in the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that a list, a status or an exit event shows the container or sandbox as
-	// exited, or that a list no longer shows it. It is not repeated when an exited container is
-	// removed. Exit returns how the container ended; a PodSync follows if the runtime corrects it.
+	// exited, or that a list no longer shows it. It is not repeated when an exited container is removed.
+	// Exit returns how the container ended. A PodSync follows if the runtime corrects the end.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved means that a list no longer shows the container or sandbox. It always
-	// follows a ContainerDied. A container that came and went while the subscriber was not reading
-	// has none. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
+	// ContainerRemoved means that a list no longer shows the container or sandbox. It always follows a
+	// ContainerDied. It is not sent for a container that came and went while the subscriber was not
+	// reading. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync means that the pod has a new status without a transition of a container. It follows RequestReinspect,
-	// whether the inspection succeeds or fails, and an inspection that succeeds after a failure. It also follows
-	// when the exit code, reason or message of a dead container differs from its last event. Each such container has
-	// a PodSync of its own, and Exit returns how it ended; other PodSyncs have no container. When a PodSync is
-	// delivered, the cache holds the status or the error. A pod that is removed first gets none.
+	// PodSync means that the pod has a new status without a transition of a container. It is sent after the inspection
+	// that RequestReinspect requested, even if it fails, and after an inspection that succeeds after a failure. It is
+	// also sent when the exit code, reason or message of a dead container differs from its last event. Then there is
+	// one PodSync for each such container, and Exit returns how the container ended. Other PodSyncs have no container.
+	// The cache already holds the status or the error. If the pod is removed first, there is no PodSync.
 	PodSync PodLifeCycleEventType = "PodSync"
-	// ContainerCreated comes once for each container, before its other events.
+	// ContainerCreated is sent once for each container, before its other events.
 	ContainerCreated PodLifeCycleEventType = "ContainerCreated"
-	// ContainerEnded comes once after ContainerDied, when the end is settled; see
+	// ContainerEnded is sent once after ContainerDied, when the end is settled; see
 	// Handler.OnContainerEnded.
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
 )
 
-// Cause is the reason for the list or the inspection that showed a transition, or CauseExit. It is
+// Cause is why the list or the inspection that showed a transition was made, or CauseExit. It is
 // for logs and reports only.
 type Cause string
 
@@ -148,12 +148,12 @@ const (
 	CauseHint Cause = "hint"
 	// CauseExit is an exit event that came before a list showed the exit; see ExitSource.
 	CauseExit Cause = "exit"
-	// CauseDemand is a request: by a blocked reader of the cache, RequestRelist, RequestReinspect or Relist.
+	// CauseDemand is a request by a blocked reader of the cache, RequestRelist, RequestReinspect or Relist.
 	CauseDemand Cause = "demand"
 )
 
-// PodLifecycleEvent is one transition in the life of a pod. Every subscriber gets its own; Pod,
-// Container and Status are shared and must not be modified.
+// PodLifecycleEvent is one transition in the life of a pod. Each subscriber is sent its own event,
+// but Pod, Container and Status are shared and must not be modified.
 type PodLifecycleEvent struct {
 	// ID is the UID of the pod.
 	ID types.UID
@@ -162,30 +162,30 @@ type PodLifecycleEvent struct {
 	// Data is the ID of the container or sandbox, as a string without the runtime's prefix; nil for PodSync.
 	Data any
 
-	// Pod is the pod in the list that showed the transition, or in its last list if the pod is
-	// gone. Before a list shows an exit, it is the pod of the last list, with the container exited.
+	// Pod is the pod in the list that showed the transition. If the pod is gone, it is the pod in its last
+	// list. If no list shows an exit yet, it is the pod of the last list, with the container set to exited.
 	Pod *Pod
-	// Container is the container or sandbox as it was listed, or as it was last listed if it is
-	// gone. It is nil for a PodSync that does not correct the end of a container. Sandboxes count
-	// as containers, as in the kubelet; see IsSandbox.
+	// Container is the container or sandbox as it was listed; if it is gone, as it was last listed. It
+	// is nil for a PodSync that does not correct the end of a container. Sandboxes count as
+	// containers, as in the kubelet; see IsSandbox.
 	Container *Container
-	// Status is the container's status for this event. For ContainerDied and ContainerRemoved it is
-	// the last that any inspection returned, even if the cache no longer has it. If the exit is
-	// Unconfirmed, it has the exit event's code and time. If the container was gone before its end
-	// was seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a
-	// sandbox, for a PodSync without Container, and for a container that was never inspected.
+	// Status is the container's status for this event. For ContainerDied and ContainerRemoved, it is
+	// the last status that any inspection returned, even if the cache has dropped it. An Unconfirmed
+	// status contains the exit event's code and time. If the container was gone before its end was
+	// seen, State is not ContainerStateExited, and there is no exit code. Status is nil for a sandbox,
+	// for a PodSync without Container, and for a container that was never inspected.
 	Status *Status
-	// Initial is true if the event describes the state when the subscription began, or in the first
-	// full list if that came later. Events of later changes are not Initial.
+	// Initial is true if the event describes the state when the subscription began, or the state in
+	// the first full list if that list came later. Events of later changes are not Initial.
 	Initial bool
 	sandbox bool
-	// ListedAt is when the list that showed the transition began. If a status showed a death before
-	// any list, or a PodSync comes alone, it is the TimeStamp of the cached PodStatus. If an exit
-	// event showed the death, or the inspection failed, it is the time of the cached state, which
-	// LookupNewerThan compares with its minTime.
+	// ListedAt is when the list that showed the transition began. It is the TimeStamp of the cached
+	// PodStatus if a status showed a death before any list, and for a PodSync without a transition. If
+	// an exit event showed the death, or the inspection failed, it is the time of the cached state,
+	// which LookupNewerThan compares with its minTime.
 	ListedAt time.Time
-	// Cause is the reason for that list, or CauseExit. A PodSync that comes alone has CauseDemand
-	// if a caller asked for it, else CausePeriod.
+	// Cause is why that list was made, or CauseExit. For a PodSync without a transition, it is
+	// CauseDemand if a caller requested the inspection, else CausePeriod.
 	Cause Cause
 }
 
@@ -193,8 +193,8 @@ type PodLifecycleEvent struct {
 func (e *PodLifecycleEvent) IsSandbox() bool { return e.sandbox }
 
 // String returns the event as a line for logs: the pod, the container with the beginning of its ID,
-// and the type. A death also has the exit code and the reason if they are known, as in "shop/cart-0
-// cart (3f2a…) ContainerDied exit 137 OOMKilled".
+// and the type. For a death, the line includes the exit code and the reason if they are known, as
+// in "shop/cart-0 cart (3f2a…) ContainerDied exit 137 OOMKilled".
 func (e *PodLifecycleEvent) String() string {
 	if e == nil {
 		return "no event"
@@ -222,8 +222,8 @@ func (e *PodLifecycleEvent) String() string {
 
 // Exit returns how the event's container ended: the exit code, and the reason, such as "Completed",
 // "Error" or "OOMKilled". It is for ContainerDied, ContainerEnded, ContainerRemoved, and a PodSync
-// that corrects an end. ok is false for other events, and if nobody saw the end (see
-// Status.EndUnknown). An exit code of 0 is a success only if ok is true.
+// that corrects an end. For other events, and if the end is unknown (see Status.EndUnknown), ok is
+// false. An exit code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
 	if e == nil || e.Type == ContainerStarted || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false

@@ -9,22 +9,22 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// podRecords has the records of all pods. It knows no clock, lock, log, channel or metric.
+// podRecords contains the records of all pods. It uses no clock, lock, log, channel or metric.
 type podRecords struct {
-	// byUID has the present pods. It also has absent pods with something open, and pods that the full
-	// list in flight may have read before they went.
+	// byUID contains the present pods. It also contains absent pods with open work, and absent pods
+	// that the full list in flight may still show.
 	byUID map[types.UID]*podRecord
-	// owners has the pods of the containers and sandboxes in podRecord.pod and podRecord.published, by their IDs.
+	// owners maps the ID of each container and sandbox in podRecord.pod and podRecord.published to its pod.
 	owners map[string]types.UID
 	// full is the stamp of the newest full list that succeeded.
 	full stamp
 	// pods is how many pods are present.
 	pods int
-	// earlyExits are the exits of containers that no record has.
+	// earlyExits are the exits of containers that are in no record.
 	earlyExits earlyExits
 }
 
-// getOrAdd returns the record of a pod. In a new one, the pod is absent as of the newest full list.
+// getOrAdd returns the record of a pod. In a new record, the pod is absent as of the newest full list.
 func (r *podRecords) getOrAdd(uid types.UID) *podRecord {
 	rec := r.byUID[uid]
 	if rec == nil {
@@ -49,14 +49,14 @@ func (r *podRecords) present() []*podRecord {
 // comparison is the result of comparing a list with the record of a pod.
 type comparison struct {
 	rec *podRecord
-	// dropped is true if the list overlaps with the believed one. Only rec and before are set then.
+	// dropped is true if the list overlaps with the believed list. Then only rec and before are set.
 	dropped bool
-	// before is the stamp of the list believed until now.
+	// before is the stamp of the list that was believed before this list.
 	before stamp
 	// changed is true if the list has changed the record. transitions are the changes that events report.
 	changed     bool
 	transitions []transition
-	// mayConfirmExit is true if the list differs from the previous one and the pod awaits exits. Usually, the
+	// mayConfirmExit is true if the list differs from the previous list and the pod awaits exits. Usually, the
 	// list is the first to show the exit. The pod is then stale and is inspected, as after a change.
 	mayConfirmExit bool
 }
@@ -65,8 +65,8 @@ type comparison struct {
 // newest list that has begun.
 func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, report reportBadData) comparison {
 	found := comparison{rec: rec, before: rec.at}
-	// Nobody knows when a list has read. So the list that completes first is believed, whichever began first: a
-	// container may have started after the other one has read, and that would remove it.
+	// The time at which a list read the pod is unknown, so the list that completes first is believed, whichever began
+	// first. A container may have started after the other list read the pod, and that list would remove the container.
 	if at.Number <= rec.overlapTo {
 		found.dropped = true
 		return found
@@ -78,7 +78,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	}
 	if rec.isUnchangedIn(listed) {
 		pod := listed
-		if rec.pod != rec.listed { // an exit is applied to it
+		if rec.pod != rec.listed { // some exits are applied to rec.pod
 			pod = rec.withExits(listed)
 		}
 		rec.pod, rec.listed = pod, listed
@@ -97,7 +97,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	return found
 }
 
-// own updates owners for the pod after its field pod or published was was.
+// own updates owners after rec.pod or rec.published has changed. was is the old value of that field.
 func (r *podRecords) own(rec *podRecord, was *Pod) {
 	for _, c := range itemsOf(was) {
 		delete(r.owners, c.ID.ID)
@@ -108,12 +108,12 @@ func (r *podRecords) own(rec *podRecord, was *Pod) {
 }
 
 // compareAll applies a full list to all records. It returns the comparisons that need attention,
-// sorted by UID: it omits pods that are merely confirmed and have nothing open.
+// sorted by UID. It omits pods that the list only confirms and that have no open work.
 func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report reportBadData) (all []comparison) {
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
-		// The full list before this one was dropped if found.before is older.
+		// If found.before is older than the previous full list, that list was dropped for the pod.
 		news := found.changed || found.dropped || found.mayConfirmExit || previous.After(found.before)
 		unfinished := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
 		if news || rec.stale || unfinished || rec.request.newest > 0 {
@@ -151,8 +151,8 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	return all
 }
 
-// isUnchangedIn reports whether a list shows the same containers and sandboxes as the last, in the
-// same order and states. It compares nothing else: labels and annotations may be large.
+// isUnchangedIn reports whether a list shows the same containers and sandboxes as the last list, in
+// the same order and states. It compares nothing else: labels and annotations may be large.
 func (rec *podRecord) isUnchangedIn(raw *Pod) bool {
 	return rec.listed != nil && raw != nil && (raw == rec.listed ||
 		slices.EqualFunc(rec.listed.Containers, raw.Containers, looksSame) &&

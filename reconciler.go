@@ -19,10 +19,10 @@ const maxRetryWait = 10 * time.Second
 // inputs: it starts no goroutine and reads no clock. Its effects are its outputs, and its writes to
 // the cache and the broadcaster.
 //
-// This file has the step. lists.go and inspections.go handle the results of calls, requests.go has what is
-// asked for, updates.go what is published, podrecords.go compares records with lists, exits.go has what is
-// known of exits, cachewriter.go what the cache gets, and record.go the data. A file uses only what files
-// further on in this list declare; order_test.go has the order of all files. docs/INTERNALS.md has the rules.
+// This file contains the step. lists.go and inspections.go handle the results of calls, requests.go handles
+// requests, updates.go publishes, podrecords.go compares records with lists, exits.go merges exits,
+// cachewriter.go writes the cache, and record.go declares the data. A file uses only declarations of files
+// later in this list; order_test.go contains the order of all files. docs/INTERNALS.md contains the rules.
 type reconciler struct {
 	cfg     schedule.Config
 	sched   *schedule.Scheduler
@@ -32,7 +32,7 @@ type reconciler struct {
 	metrics *metrics
 	backOff backoff.Policy
 
-	// all is the open request for a full list. A full list answers it even if it is dropped for some pods.
+	// all is the open request for a full list. A full list answers it even if the list is dropped for some pods.
 	all     request
 	relists relists
 	// firstFull is the stamp of the first successful full list.
@@ -40,21 +40,21 @@ type reconciler struct {
 	// fullBegan is when the last full list began; zero after Start.
 	fullBegan time.Time
 
-	// Read by the health check.
+	// The health check reads the fields below.
 
 	// fullSucceeded is when the last successful full list began; zero for none.
 	fullSucceeded time.Time
 	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
 	listErr   error
 	listErrAt time.Time
-	// listFailingSince is when the first of the failed full lists in a row ended.
+	// listFailingSince is when the first of the consecutive failed full lists ended.
 	listFailingSince time.Time
 	// lastInspection is when the last inspection succeeded; initially, when the generator was made.
 	lastInspection time.Time
 	// synced is true once the first full list is complete; see HasSynced.
 	synced bool
 
-	out outputs // of the current step
+	out outputs // the outputs of the current step
 }
 
 func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates *broadcaster, m *metrics) *reconciler {
@@ -65,13 +65,13 @@ func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates 
 	}
 }
 
-// step handles the inputs at a time, and returns the outputs.
+// step handles the inputs at the time now, and returns the outputs.
 func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	r.out = outputs{}
 	r.sched.Now = now
 	r.cache.advance(now)
 	r.takeExits(in.exits)
-	// Results come before requests, because they may answer some. They are sorted so that a run can be repeated.
+	// Results come before requests, because a result may answer a request. Sorting them makes a run repeatable.
 	slices.SortStableFunc(in.results, func(a, b *result) int { return cmp.Compare(a.call.UID, b.call.UID) })
 	for _, res := range in.results {
 		r.takeResult(res)
@@ -84,9 +84,9 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	return r.out
 }
 
-// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint; an
-// exit of a sandbox is only that. The exit of an unknown container is kept for a while; see earlyExits. Its
-// pod is listed, or all pods if the event names none.
+// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint;
+// the exit of a sandbox is only a hint. The exit of an unknown container is kept for a while; see
+// earlyExits. Its pod is listed. If the event names no pod, all pods are listed.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -106,8 +106,8 @@ func (r *reconciler) takeExits(exits []ContainerExit) {
 	}
 }
 
-// findContainer returns the record and the container of an exit event, as listed or else as published.
-// The container is nil if it is a sandbox; both are nil if it is unknown.
+// findContainer returns the record and the container of an exit event. It looks in the listed pod, then
+// in the published pod. For a sandbox, the container is nil. For an unknown ID, both results are nil.
 func (r *reconciler) findContainer(e ContainerExit) (*podRecord, *Container) {
 	rec := r.records.byUID[cmp.Or(e.PodUID, r.records.owners[e.ContainerID])]
 	if rec == nil {
@@ -144,7 +144,7 @@ func (r *reconciler) takeResult(res *result) {
 	r.plan(rec)
 }
 
-// takeRequests handles the requests of callers, readers and hints.
+// takeRequests handles the requests of callers and blocked readers, and the hints.
 func (r *reconciler) takeRequests(in *inputs) {
 	if in.periodic != nil {
 		r.sched.SetPeriodic(*in.periodic)
@@ -165,7 +165,7 @@ func (r *reconciler) takeRequests(in *inputs) {
 	}
 }
 
-// expire does what is due at the current time.
+// expire does the work that is due at the current time.
 func (r *reconciler) expire() {
 	woken, lates := r.sched.Expire()
 	for _, p := range woken {
@@ -214,7 +214,7 @@ func (r *reconciler) callLate(late schedule.Late) {
 	rec := r.records.byUID[c.UID]
 	switch {
 	case c.Kind == schedule.Inspect && rec.pod == nil:
-		r.sched.Gone(&rec.Entry) // the call was cancelled when the pod went
+		r.sched.Gone(&rec.Entry) // the call was cancelled when the pod disappeared
 	case c.Kind == schedule.Inspect:
 		r.inspectionLate(rec, late)
 	case late.NowTimedOut:
@@ -244,8 +244,8 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// chooseCanaries chooses the healthy pod inspected least recently. While full lists are stuck, long
-// before they time out (see FullListsStuckSince), it chooses all pods, healthy or not.
+// chooseCanaries chooses the healthy pod that was inspected least recently. While full lists are
+// stuck (see FullListsStuckSince), long before they time out, it chooses all pods, healthy or not.
 func (r *reconciler) chooseCanaries() {
 	all := !r.sched.FullListsStuckSince.IsZero()
 	pods := slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool {
@@ -263,7 +263,7 @@ func (r *reconciler) chooseCanaries() {
 }
 
 // completeRelists completes each relist that no longer waits for a pod. While a timed-out full list is
-// unanswered, no other can begin, so it fails the calls of Relist that wait for one.
+// unanswered, no other full list can begin, so completeRelists fails the calls of Relist that wait for one.
 func (r *reconciler) completeRelists() {
 	if c := r.sched.FullList; c != nil && c.TimedOut {
 		r.out.relisted = append(r.out.relisted, fail(&r.relists.waiting, r.listErr)...)

@@ -6,97 +6,97 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// podRecord is everything that is known of one pod, and everything that is still to be done for it.
+// podRecord is all that is known of one pod, and all work that is open for it.
 type podRecord struct {
-	// Entry has UID and, written by the schedule only, the calls in flight, List and Inspection, and StuckSince,
-	// when the oldest unanswered slow inspection began.
+	// Entry contains UID. Only the schedule writes its other fields: List and Inspection are the calls
+	// in flight, and StuckSince is when the oldest unanswered slow inspection began.
 	schedule.Entry
 
-	// The pod in the lists. If two lists of the pod overlap, the first to complete is believed and the
-	// other is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
+	// The next fields describe the pod in the lists. If two lists of the pod overlap, the list that completes first is
+	// believed, and the other list is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
 
-	// pod is the pod in the newest believed list, without bad data; nil if absent. Containers that have
-	// exited, by a status or an exit event, are exited in it, unless the list shows another life.
+	// pod is the pod in the newest believed list, without bad data; nil if absent. Exits that a status or
+	// an exit event has shown are applied to pod, unless the list shows another life of the container.
 	pod *Pod
-	// listed is the same pod as the list showed it. A container that a status shows restarted is unknown.
+	// listed is the pod as the newest believed list showed it. A container that a status shows restarted is unknown.
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
-	// overlapTo is the number of the newest list that had begun when the believed one completed. Lists up
-	// to it are dropped.
+	// overlapTo is the number of the newest list that had begun when the believed list completed.
+	// Lists with this number or a lower number are dropped.
 	overlapTo uint64
-	// listedIn is the number of the newest full list that has the pod.
+	// listedIn is the number of the newest full list that contains the pod.
 	listedIn uint64
 
-	// The containers, by ID; see exits.go.
+	// The next fields describe the containers, by ID; see exits.go.
 
-	// statuses has what an inspection, an exit event, an early exit or a restart in a list showed last of each
-	// container, even if storeUnlessOutdated dropped that status. An exit stays until another life is shown.
+	// statuses contains the newest status of each container, from an inspection, an exit event, an early exit or a restart
+	// in a list. A status that storeUnlessOutdated dropped counts too. An exit stays until another life is shown.
 	statuses map[string]*Status
-	// ends has the deaths of containers. An end is deleted once the container is neither listed nor
-	// published, and neither an inspection in flight nor change.initial has it.
+	// ends contains the deaths of containers. An end is deleted once its container is in no list, not
+	// published, not in an inspection in flight, and not in change.initial.
 	ends map[string]*end
 
-	// Work to do; see wants.
+	// The next fields are work to do; see wants.
 
 	// request merges the open requests for a list.
 	request request
-	// due has the time of each kind of later work; zero for none.
+	// due contains the time of each kind of later work; zero for none.
 	due [dueKinds]time.Time
-	// attempts is how many retries in a row were scheduled.
+	// attempts is the number of consecutive retries that were scheduled.
 	attempts int
-	// inspect is true if an inspection must begin. Its begin clears it, and so does a status that agrees.
+	// inspect is true if an inspection must begin. The start of an inspection clears it, as does a status that agrees.
 	inspect bool
-	// inspecting is what the inspection in flight was begun for. It is nil once the result is handled.
+	// inspecting is the state for which the inspection in flight was begun. It is nil once the result is handled.
 	inspecting *snapshot
 	// lastInspected is when the last successful inspection began. Ignored results do not count.
 	lastInspected time.Time
-	// inspectedFor is what at was when the last inspection with a stored result began. A Relist waits for a
-	// failing pod or a PodSync until this stamp is new enough; see awaits.
+	// inspectedFor is the value of at when the last inspection with a stored result began. A Relist
+	// waits for a failing pod or a PodSync until this stamp is new enough; see awaits.
 	inspectedFor stamp
 
-	// The cache.
+	// The next fields describe the cached status.
 
-	// stale is true until the cache has a status that agrees with the record, or an error that
-	// inspectionFailed stored. Until then, the cache has the pod as of the list stamped observed, whatever
-	// newer lists show. observed has no meaning while stale is false.
+	// stale is true until the cache holds a status that agrees with the record, or an error that
+	// inspectionFailed stored. While stale is true, the cached state counts as observed by the list with
+	// the stamp observed, whatever newer lists show. While stale is false, observed has no meaning.
 	stale    bool
 	observed stamp
-	// failures is how many errors were stored since the last good status. Superseded inspections count too.
+	// failures is the number of errors stored since the last good status. Superseded inspections count too.
 	failures int
 
-	// The subscribers.
+	// The next fields describe the updates for subscribers.
 
-	// published is the pod in the newest update; nil if absent or none. Each subscriber compares updates by itself.
+	// published is the pod in the newest update; nil if absent or none. Each subscription compares updates by itself.
 	published *Pod
-	// change is the newest change that a list has shown, until the result of an inspection for it is published;
-	// nil for none. Its pointer identifies it: an inspection that began for another change is superseded. An
-	// exit that no list shows is not a change.
+	// change is the newest change that a list has shown. It is nil once the result of an inspection
+	// for it is published. The pointer identifies the change: an inspection that began for another
+	// change is superseded. An exit that no list shows is not a change.
 	change *change
-	// sync is true if RequestReinspect asked for a PodSync with the result of the next inspection.
+	// sync is true if RequestReinspect requested a PodSync with the result of the next inspection.
 	sync bool
 }
 
 // change is a change of a record, shown by a list.
 type change struct {
-	stamp stamp // of the list
+	stamp stamp // of the list that showed the change
 	cause Cause
-	// initial is the pod as its first list showed it, if that was the first full list or a pod list before that;
-	// else nil, as for later changes. Events from nothing to it are Initial.
+	// initial is the pod as its first list showed it, if that was the first full list or an earlier pod
+	// list. Otherwise it is nil, as for later changes. Events that lead from no pod to initial are Initial.
 	initial *Pod
 }
 
-// snapshot is the part of a record that an inspection is made for and that is published with its result.
-// inspectionFailed replaces it by what it publishes, even while a slow inspection is still in flight.
+// snapshot is the part of a record for which an inspection is made. It is published with the result.
+// inspectionFailed replaces it by the pod that it publishes, even while a slow inspection is still in flight.
 type snapshot struct {
-	pod    *Pod // with the exits that became known since
+	pod    *Pod // with the exits that became known later
 	at     stamp
 	change *change
 	sync   bool
-	// publishedEarly is true if the exit of a new container was published, with an error, before this
-	// slow inspection returned. Its result is then ignored; if it succeeds, another inspection follows.
+	// publishedEarly is true if the exit of a new container was published, with an error, before this slow
+	// inspection returned. The result is then ignored. If the inspection succeeds, another inspection follows.
 	publishedEarly bool
-	// inspectAgain is true if endCheck came due meanwhile: another inspection follows, even if the status agrees.
+	// inspectAgain is true if endCheck came due meanwhile. Another inspection then follows, even if the status agrees.
 	inspectAgain bool
 }
 
@@ -117,7 +117,7 @@ const (
 	dueKinds
 )
 
-// wants returns what the schedule should do for the pod, and when. The schedule reads nothing else of the record.
+// wants returns the work that the schedule should do for the pod, and when. The schedule reads nothing else of rec.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -144,9 +144,9 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale records that the cached status may not agree with the record. The cache then has the pod as of
-// the list stamped at, and no list makes it fresher: a list that shows an exit must not confirm the status of the
-// running container. If the pod is stale already, makeStale does nothing.
+// makeStale records that the cached status may not agree with the record. The cached state then counts
+// as observed by the list stamped at, and no newer list confirms it: a list that shows an exit must not
+// confirm the status of the running container. If the pod is stale already, makeStale does nothing.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -163,37 +163,37 @@ func (rec *podRecord) isFailing() bool {
 
 type stamp = schedule.Stamp
 
-// end is what is known about the death of a container.
+// end contains the known facts about the death of a container.
 type end struct {
-	// endedBy is a time by which the newest death, or else the one before it, had happened; zero if unknown. An
-	// exit event that is not later reports nothing new.
+	// endedBy is the latest possible time of the newest death or, if unknown, of the death before;
+	// zero if both are unknown. An exit event that is not later than endedBy reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown then, it is when the
-	// runtime's status first had it.
+	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown at
+	// first, since is when the runtime's status first showed the end.
 	since time.Time
 	// settled is true once the end was reported as settled; see settle.
 	settled bool
-	// initial is true if the pod's first list, up to the first full list, has shown the exit. It is not counted.
+	// initial is true if the pod's first list, up to the first full list, has shown the exit. The death is not counted.
 	initial bool
-	// restarted is true if the container has started again since. Only endedBy and earlier count then.
+	// restarted is true if the container has started again since the death. Only endedBy and earlier then matter.
 	restarted bool
-	// earlier is the last status before a list showed the container running again. It is nil once another status
-	// has shown whether that is another life.
+	// earlier is the last status before a list showed the container running again. It is nil once
+	// another status has shown whether the container has another life.
 	earlier *Status
 }
 
 // request holds the coalesced requests for a list of a pod, or of all pods.
 type request struct {
-	// newest and oldest number the first lists to answer the newest and the oldest request; 0 for none.
+	// newest and oldest are the numbers of the first lists that answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
-	cause          Cause // of the first request since none was open; empty for none
+	cause          Cause // the cause of the request that was made when none was open; empty for none
 	// hinted is true if a request was an event of the runtime; see followUp.
 	hinted bool
 }
 
 // add adds a request that is answered by any list numbered above last.
 //
-// A list in flight does not answer it: that may have read before the event that led to the request.
+// A list in flight does not answer it, because it may have read the pod before the event that led to the request.
 func (r *request) add(last uint64, cause Cause, hinted bool) {
 	if r.newest == 0 {
 		r.cause, r.oldest = cause, last+1
@@ -202,13 +202,13 @@ func (r *request) add(last uint64, cause Cause, hinted bool) {
 	r.hinted = r.hinted || hinted
 }
 
-// answer removes the requests that the numbered list answers. answered is true if it answers any;
-// hinted is true if none is left and an event was among them.
+// answer removes the requests that the list with this number answers. answered is true if the list
+// answers any request. hinted is true if no request is left and an event was among them.
 func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
 	case r.newest == 0 || r.oldest > number:
 		return false, false
-	case r.newest > number: // if hints come faster than lists, no list answers the newest, but each answers some
+	case r.newest > number: // hints come faster than lists: no list answers the newest hint, but each list answers some
 		r.oldest = r.newest
 		return true, false
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// request requests a list of the pod that begins from now on. If the runtime cannot list one pod, the
-// full list of the next period answers. requestPod does not wait for that.
+// request requests a list of the pod that begins from now on. If the runtime cannot list one pod,
+// the full list of the next period answers. requestPod requests a full list instead.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }
@@ -28,8 +28,8 @@ func (r *reconciler) requestPod(uid types.UID, cause Cause) {
 	}
 }
 
-// retryLater requests a list of the pod after a back-off that starts with a period. It does nothing if a
-// retry is scheduled already.
+// retryLater requests a list of the pod after a back-off, which starts at one period. It does
+// nothing if a retry is scheduled already.
 func (r *reconciler) retryLater(rec *podRecord) {
 	if rec.due[retry].IsZero() {
 		rec.attempts++
@@ -37,8 +37,8 @@ func (r *reconciler) retryLater(rec *podRecord) {
 	}
 }
 
-// plan updates the schedule of the pod. It deletes the record of an absent pod with nothing open, unless the newest
-// full list was dropped for it, or the one in flight may still show it: without a record, that would bring it back.
+// plan updates the schedule of the pod. It deletes the record of an absent pod without open work, unless the newest
+// full list was dropped for it. The record also stays while a full list that may still show the pod is in flight.
 func (r *reconciler) plan(rec *podRecord) {
 	r.sched.Plan(&rec.Entry, rec.wants())
 	fullListCounts := r.sched.FullList != nil && !r.sched.FullList.TimedOut
@@ -48,8 +48,8 @@ func (r *reconciler) plan(rec *podRecord) {
 	}
 }
 
-// planRequested plans pods after a full list has ended or is slow: pods with open requests, and
-// absent pods that were kept for that list.
+// planRequested plans the pods with open requests, and the absent pods that were kept for a full
+// list, after that full list has ended or is slow.
 func (r *reconciler) planRequested() {
 	for _, uid := range sortedKeys(r.records.byUID) {
 		if rec := r.records.byUID[uid]; rec.pod == nil || rec.request.newest > 0 {
@@ -60,13 +60,13 @@ func (r *reconciler) planRequested() {
 
 // relists are the full lists that are not yet complete, and the callers of Relist that wait for them.
 type relists struct {
-	// waiting are callers of Relist until a full list begins, attached while it is in flight.
-	// incomplete are lists that succeeded and wait for pods.
+	// waiting are callers of Relist that wait for a full list to begin. attached are callers of the
+	// full list in flight. incomplete are successful lists that still wait for pods.
 	waiting, attached []*relistCaller
 	incomplete        []*succeededList
 }
 
-// succeededList is a full list that has succeeded and waits for pods.
+// succeededList is a full list that has succeeded and may still wait for pods.
 type succeededList struct {
 	stamp   stamp
 	began   time.Time
@@ -75,15 +75,15 @@ type succeededList struct {
 	awaited *podRecord
 }
 
-// awaits reports whether the list waits for a pod: the pod was last observed by an older list, perhaps because this
-// list was dropped for it. If the list has callers, it also waits for a PodSync or for a failing pod, until an
-// inspection that was made for this list or for a newer one.
+// awaits reports whether the list waits for a pod. It does if the pod was last observed by an older
+// list, perhaps because this list was dropped for it. For callers of Relist, the list also waits
+// for a PodSync or a failing pod, until an inspection was made for this list or a newer list.
 func (l *succeededList) awaits(rec *podRecord) bool {
 	owed := rec.failures > 0 || rec.sync || rec.inspecting != nil && rec.inspecting.sync
 	return l.stamp.After(rec.observedAt()) || len(l.callers) > 0 && owed && l.stamp.After(rec.inspectedFor)
 }
 
-// fail removes and returns callers, with an error.
+// fail removes the callers, sets their error, and returns them.
 func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 	failed, *callers = *callers, nil
 	for _, c := range failed {
@@ -92,12 +92,12 @@ func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 	return failed
 }
 
-// succeeded adds the successful list in flight. found must contain every pod that it could wait for.
+// succeeded adds the successful list in flight. found must contain every pod that the list may wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := &succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
 		if done.awaits(f.rec) {
-			done.awaited = f.rec // the last one is inspected last
+			done.awaited = f.rec // the last pod is inspected last
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
@@ -108,7 +108,7 @@ func (r *reconciler) stillWaits(l *succeededList) bool {
 	waits := func(rec *podRecord) bool { return l.awaits(rec) && r.sched.Moving(&rec.Entry) }
 	if l.awaited != nil && !waits(l.awaited) {
 		l.awaited = nil
-		for _, rec := range r.records.byUID { // in random order, so that others are usually observed before this one
+		for _, rec := range r.records.byUID { // in random order, so that most pods are observed before the pod found here
 			if waits(rec) {
 				l.awaited = rec
 				break

@@ -14,28 +14,28 @@ import (
 //
 // The methods must be safe for concurrent use. They should return when their context ends. A call
 // that does not return costs one goroutine. Until it returns, the method is not called again for
-// the same pod; GetPods is not called at all. A call that has not returned when the request timeout
-// expires has failed, and its late answer is discarded.
+// the same pod, and GetPods is not called again at all. A call that has not returned when the
+// request timeout expires counts as failed, and its late answer is discarded.
 //
-// Neither side may modify what a method has returned. If nothing in a pod has changed, a runtime
-// may return the same *Pod again, which makes the list cheaper to compare.
+// Neither the runtime nor the generator may modify returned objects. If nothing in a pod has
+// changed, a runtime may return the same *Pod again, which makes the comparison of lists cheaper.
 type Runtime interface {
 	// GetPods lists every pod that the runtime knows, with containers and sandboxes newest first.
 	// The parameter is the kubelet's, and the generator always passes true. If it is false, the
 	// list leaves out containers and sandboxes that do not run, and pods with nothing else. An
 	// incomplete list must come with an error. Without an error, a missing pod counts as gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
-	// GetPodStatus inspects one listed pod. It fills in everything but TimeStamp, and need not keep
-	// the addresses of a pod whose network is gone. A container that no longer exists is left out
-	// and is no error; if the pod no longer exists, its status has no containers.
+	// GetPodStatus inspects one listed pod. It sets all fields except TimeStamp, and need not keep the
+	// addresses of a pod whose network is gone. It leaves out containers that no longer exist, without
+	// an error. If the pod no longer exists, its status contains no containers.
 	//
 	// The status must agree with the pod's list: the same containers and sandboxes in the same states, except that a
 	// container may have exited since. It may leave out all sandboxes. If the two differ, the generator lists and
 	// inspects the pod again after a back-off. Until they agree, readers that wait for a newer status keep waiting.
 	// So a runtime whose statuses always lack a listed container is asked again every ten seconds.
 	//
-	// With an error, the status may be nil, or partial: it has the containers that could be inspected.
-	// Then only the exits in it are used.
+	// With an error, the status may be nil, or contain only the containers that could be inspected.
+	// The generator then uses only its exits.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
@@ -57,27 +57,27 @@ type EventSource interface {
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
-// ExitSource is an optional interface of a Runtime that reports exits before its lists, statuses and container
-// events show them. The generator believes these reports: it delivers ContainerDied, and the container is exited
-// from then on, whatever lists and statuses show. So an ExitSource must not report the exit of a command that was
-// executed in a container. It may report an exit late, twice, or for a container that no list shows. After the
-// exit of a sandbox, the generator only lists its pod.
+// ExitSource is an optional interface of a Runtime that reports exits before its lists, statuses and
+// container events show them. The generator believes these reports: it delivers ContainerDied, and
+// treats the container as exited from then on, whatever lists and statuses show. So an ExitSource must
+// not report the exit of a command that was executed in a container. It may report an exit late, twice,
+// or for a container that no list shows. After the exit of a sandbox, the generator only lists its pod.
 type ExitSource interface {
-	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It
-	// may report exits from before it called connected. For a container that the first list shows
-	// exited, such a report only fills an unknown end: there is no ContainerDied, and the first
-	// event stays Initial.
+	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It may
+	// report exits from before it called connected. For a container that the first list shows exited,
+	// such a report only completes an unknown end: there is no ContainerDied, and the first event
+	// stays Initial.
 	WatchContainerExits(ctx context.Context, connected func(), observe func(ContainerExit)) error
 }
 
-// CallReporter is an optional interface of a Runtime that knows its calls. The health report then
-// names the stuck CRI call and its container, and tells a stuck runtime from a stuck container.
+// CallReporter is an optional interface of a Runtime that tracks its calls. The health report then
+// names the stuck CRI call and its container, and distinguishes a stuck runtime from a stuck container.
 type CallReporter interface {
 	// CallsInFlight returns the calls that have not returned, oldest first, and when the runtime last
 	// answered a call, with an error or without; zero for never. It never blocks.
 	//
-	// While a full list is unanswered, the Runtime should make another cheap call every few seconds:
-	// if nothing is answered for ten seconds, the runtime counts as frozen.
+	// While a full list is unanswered, the Runtime should make another cheap call every few seconds: a
+	// runtime that answers no call for ten seconds counts as frozen.
 	CallsInFlight() (inFlight []RuntimeCall, lastAnswer time.Time)
 }
 
@@ -87,34 +87,34 @@ type Describer interface {
 	DescribeRuntime() string
 }
 
-// ErrPodNotFound is what a PodGetter returns for a pod that the runtime does not know. It is not a
+// ErrPodNotFound is the error of a PodGetter for a pod that the runtime does not know. It is not a
 // failure: the pod is gone.
 var ErrPodNotFound = errors.New("pod not found in the runtime")
 
-// ErrEventsUnsupported is what an EventSource or an ExitSource returns if its runtime has no such
-// stream, or none that it may use.
+// ErrEventsUnsupported is the error of an EventSource or an ExitSource if its runtime has no such
+// stream, or does not allow its use.
 var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 
 // RuntimeCall is a call to the runtime that has not returned yet.
 type RuntimeCall struct {
 	// Method is the call as the runtime names it, such as "ContainerStatus".
 	Method string `json:"method"`
-	// PodUID is the pod that the call is about; empty for a list of all pods.
+	// PodUID is the UID of the pod of the call; empty for a list of all pods.
 	PodUID types.UID `json:"podUID,omitempty"`
 	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
-	// ObjectID is the full ID of that container or sandbox; empty for none.
+	// ObjectID is the full ID of the container or sandbox in Object; empty for none.
 	ObjectID string `json:"objectID,omitempty"`
-	// Since is when the call was made.
+	// Since is when the runtime was called.
 	Since time.Time `json:"since"`
 }
 
 // ContainerEvent is one event of the runtime's stream. It is a hint that the pod may have changed:
 // the generator lists the pod, and uses nothing else of the event.
 type ContainerEvent struct {
-	// PodUID is the pod. If it is empty, all pods are listed.
+	// PodUID is the UID of the pod. If it is empty, all pods are listed.
 	PodUID types.UID
-	// ContainerID is the container or sandbox, without the runtime's prefix.
+	// ContainerID is the ID of the container or sandbox, without the runtime's prefix.
 	ContainerID string
 	// CreatedAt is the runtime's timestamp of the event. It is used for the latency metric only, never for ordering.
 	CreatedAt time.Time
@@ -122,18 +122,18 @@ type ContainerEvent struct {
 
 // ContainerExit is the exit of a container or a sandbox.
 type ContainerExit struct {
-	// PodUID is the pod; the exit applies to no other. If it is empty, the pod is found by ContainerID.
+	// PodUID is the UID of the pod. The exit applies to no other pod. If PodUID is empty, ContainerID finds the pod.
 	PodUID types.UID
-	// ContainerID is the container or sandbox, without the runtime's prefix. If it is empty, the event is only a
-	// hint to list the pod.
+	// ContainerID is the ID of the container or sandbox, without the runtime's prefix. If it is empty,
+	// the event is only a hint to list the pod.
 	ContainerID string
 	// ExitCode is the exit code: 128 plus the signal's number if a signal ended the process.
 	ExitCode int
-	// FinishedAt is when it exited, by the node's clock; zero if unknown.
+	// FinishedAt is when the container exited, by the node's clock; zero if unknown.
 	FinishedAt time.Time
 }
 
-// The methods of a runtime, as reports name them.
+// The names of the runtime's methods in reports.
 const (
 	methodGetPods      = "GetPods"
 	methodGetPod       = "GetPod"
@@ -142,8 +142,8 @@ const (
 	methodWatchExits   = "WatchContainerExits"
 )
 
-// State is the state of a container or a sandbox. Any other value is read as ContainerStateUnknown
-// and counted as bad data.
+// State is the state of a container or a sandbox. A value other than the constants below is read as
+// ContainerStateUnknown and counted as bad data.
 type State string
 
 const (
@@ -172,13 +172,13 @@ func (c ContainerID) String() string { return c.Type + "://" + c.ID }
 
 // Pod is a pod as a list shows it.
 type Pod struct {
-	// The fields that every relist compares come first, here and in Container: that saves cache
-	// misses (BenchmarkIdleRelist with list=fresh).
+	// The fields that every relist compares come first, here and in Container, to save cache misses
+	// (BenchmarkIdleRelist with list=fresh).
 
 	// ID is the UID of the pod.
 	ID types.UID
-	// Containers are the containers of all the pod's sandboxes, newest first: a container comes
-	// before those that it replaced.
+	// Containers are the containers of all the pod's sandboxes, newest first: a container comes before
+	// the containers that it replaced.
 	Containers []*Container
 	// Sandboxes are the pod's sandboxes, newest first, in the form of containers.
 	Sandboxes []*Container
@@ -187,25 +187,25 @@ type Pod struct {
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds since 1970.
 	CreatedAt uint64
-	// Labels and Annotations are those of the pod's newest sandbox, nil or empty if there are none. Over CRI, they
-	// are those that the pod had when the sandbox was created, with the kubelet's own io.kubernetes.* labels.
+	// Labels and Annotations belong to the pod's newest sandbox; nil or empty if there are none. Over CRI,
+	// they are the pod's own at the creation of the sandbox, with the kubelet's io.kubernetes.* labels.
 	//
 	// The generator never copies, reads, compares or logs the maps, here and in Container: if only
-	// they change, there is no event and no inspection. GenericPLEG.Pods has the maps of the newest
-	// list. An event has those of the list that showed its transition, or of a newer list. The
-	// first events of a subscriber have those of the pod's last change.
+	// they change, there is no event and no inspection. GenericPLEG.Pods returns the maps of the
+	// newest list. An event contains the maps of the list that showed its transition, or of a newer
+	// list. The first events of a subscriber contain the maps of the pod's last change.
 	Labels      map[string]string
 	Annotations map[string]string
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata"; empty for
 	// the runtime's default.
 	RuntimeHandler string
-	// Source is for an object of the runtime's own; package cri leaves it nil. The generator passes
-	// it through, and neither reads nor compares it.
+	// Source is for an object that the runtime attaches; package cri leaves it nil. The generator
+	// passes it on, and neither reads nor compares it.
 	Source any
 }
 
-// Container is a container, or a sandbox, as a list shows it. A sandbox has only ID, State,
-// CreatedAt, Attempt, Labels and Annotations.
+// Container is a container, or a sandbox, as a list shows it. For a sandbox, only ID, State,
+// CreatedAt, Attempt, Labels and Annotations are set.
 type Container struct {
 	// ID is the container's ID.
 	ID ContainerID
@@ -213,12 +213,12 @@ type Container struct {
 	State State
 	// Name is the container's name in the pod's specification.
 	Name string
-	// Image is the image as it was asked for, in the form NAME:TAG.
+	// Image is the image as it was requested, in the form NAME:TAG.
 	Image string
-	// ImageID is the runtime's ID of the image. Over CRI it is ImageRef if the runtime reports no ID,
-	// as older runtimes do.
+	// ImageID is the runtime's ID of the image. Older runtimes report no ID over CRI; it is then
+	// ImageRef.
 	ImageID string
-	// ImageRef is the image by digest.
+	// ImageRef is the reference of the image by digest.
 	ImageRef string
 	// ImageRuntimeHandler is the runtime handler that the image was pulled for.
 	ImageRuntimeHandler string
@@ -245,17 +245,17 @@ type PodStatus struct {
 	// Name and Namespace are for logs and reports.
 	Name      string
 	Namespace string
-	// IPs are the pod's addresses, the primary address first. They stay after the pod's network was torn down.
+	// IPs are the pod's addresses, the primary address first. They stay after the pod's network is torn down.
 	IPs []string
-	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt, and
-	// those of one name by attempt. The first status of a name is that of the present container.
+	// ContainerStatuses are the statuses of the pod's containers, newest first by CreatedAt. Statuses with
+	// the same name are ordered by attempt. The first status of a name describes the present container.
 	ContainerStatuses []*Status
 	// ActiveContainerStatuses are the statuses of containers in the pod's newest sandbox, newest
 	// first; none if that sandbox is not ready.
 	ActiveContainerStatuses []*Status
 	// SandboxStatuses are the statuses of the pod's sandboxes, newest first.
 	SandboxStatuses []*runtimeapi.PodSandboxStatus
-	// Labels and Annotations are those of the Pod that was inspected, unless the runtime sets
+	// Labels and Annotations are copied from the Pod that was inspected, unless the runtime sets
 	// others; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
@@ -264,8 +264,8 @@ type PodStatus struct {
 	// same while lists confirm the status, so the status may be fresher than its TimeStamp. The
 	// generator sets it.
 	TimeStamp time.Time
-	// GoneAt is zero while the object that the status was looked up by exists: the pod, its container, or its
-	// address. Afterwards it is when the object was found gone. Only look-ups of PodCache set it.
+	// GoneAt is when the pod, container or address that was looked up was found gone; zero while it
+	// exists. Only look-ups of PodCache set GoneAt.
 	GoneAt time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -276,7 +276,7 @@ type Status struct {
 	ID    ContainerID
 	Name  string
 	State State
-	// CreatedAt, StartedAt and FinishedAt are when that happened; zero if it has not.
+	// CreatedAt, StartedAt and FinishedAt are the times of these events; zero before the event.
 	CreatedAt  time.Time
 	StartedAt  time.Time
 	FinishedAt time.Time
@@ -302,21 +302,21 @@ type Status struct {
 	// Message explains Reason in a sentence.
 	Message string
 	// Unconfirmed is true if an exit event has reported the exit, but the runtime's status has not
-	// shown it yet. State, ExitCode and FinishedAt are then the event's, and Reason is Completed or
-	// Error, by the code. The other fields are those of the last inspection; before the first,
-	// RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
-	// a PodSync follows if code, reason or message differ. The generator sets it.
+	// shown it yet. State, ExitCode and FinishedAt then come from the event, and Reason is Completed or
+	// Error, depending on the code. The other fields come from the last inspection. Before the first
+	// inspection, RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
+	// a PodSync follows if code, reason or message differ. The generator sets Unconfirmed.
 	Unconfirmed bool
 	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
 	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended
-	// while containerd was away. The Runtime sets it. The generator replaces such an end by the exit
-	// that an exit event or an earlier status showed, if there is one.
+	// while containerd was not running. The Runtime sets it. If an exit event or an earlier status
+	// showed the true exit, the generator uses that exit instead.
 	EndUnknown bool
-	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if it does not.
+	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if not reported.
 	Resources *runtimeapi.ContainerResources
 	User      *runtimeapi.ContainerUser
 	Mounts    []*runtimeapi.Mount
-	// StopSignal is a runtimeapi.Signal, a type that cri-api has from 0.33 on.
+	// StopSignal is a runtimeapi.Signal. cri-api has contained this type since 0.33.
 	StopSignal int32
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -350,7 +350,7 @@ func (s *PodStatus) FindContainerStatusByID(id string) *Status {
 	return first(s.ContainerStatuses, func(status *Status) bool { return isID(status.ID.ID, id) })
 }
 
-// withoutType returns the runtime's ID of a container, of either form.
+// withoutType returns a container's ID without a prefix such as "containerd://".
 func withoutType(id string) string {
 	if _, bare, prefixed := strings.Cut(id, "://"); prefixed {
 		return bare
@@ -363,10 +363,10 @@ func isID(full, id string) bool {
 	return full == id || len(id) >= shortestID && strings.HasPrefix(full, id)
 }
 
-// shortestID is how many characters of an ID a look-up needs.
+// shortestID is the minimum number of characters of an ID in a look-up.
 const shortestID = 12
 
-// plegState is what events distinguish of a State. The states and their transitions are the kubelet's.
+// plegState is a State as far as events distinguish it. The states and their transitions are the kubelet's.
 type plegState int
 
 const (
@@ -396,7 +396,7 @@ func plegStateIn(s State) plegState {
 
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
 
-// knows reports whether s has the end of its container; else it is nil, or the end is unknown.
+// knows reports whether s shows a known end of its container. s may be nil.
 func knows(s *Status) bool { return hasExited(s) && !s.EndUnknown }
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }

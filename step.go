@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// isClosed reports whether a channel is closed. Nothing must be sent on it.
+// isClosed reports whether a channel is closed. Nothing may be sent on the channel.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -21,7 +21,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// methods are the runtime's methods, by kind of call.
+// methods maps each kind of call to the runtime's method.
 var methods = [...]string{
 	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
 }
@@ -30,17 +30,17 @@ var methods = [...]string{
 const maxHints = 10000
 
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
-// and exits by maxHints, and requests by being sets of pods.
+// and exits by maxHints, and requests because they are sets of pods.
 type inputs struct {
-	// periodic starts or stops the full lists of every period; nil for no change.
+	// periodic starts or stops the periodic full lists; nil for no change.
 	periodic *bool
 	results  []*result
 	relists  []*relistCaller
-	// requests are pods to list (RequestRelist, blocked readers), reinspects pods to inspect
-	// (RequestReinspect).
+	// requests are the pods to list (RequestRelist, blocked readers). reinspects are the pods to
+	// inspect (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods named by events. The empty UID stands for all pods: an event named none, the
+	// hints are the pods named by events. The empty UID stands for all pods: an event named no pod, the
 	// stream was connected, or there were more than maxHints hints.
 	hints map[types.UID]struct{}
 	// exits are the exit events. If there are more than maxHints, the others become hints.
@@ -73,12 +73,12 @@ func (in *inputs) addExit(e ContainerExit) {
 }
 
 type relistCaller struct {
-	// done is closed when the relist is complete. err is set before that; nil if the full list succeeded.
+	// done is closed when the relist is complete. err is set before; it is nil if the full list succeeded.
 	done chan struct{}
 	err  error
 }
 
-// sortedKeys returns the keys of a map, sorted so that a run can be repeated.
+// sortedKeys returns the keys of a map. Sorting makes a run repeatable.
 func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	if len(m) == 0 { // avoids an allocation in most steps
 		return nil
@@ -86,7 +86,7 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs are carried out after a step, in order of the fields. Calls in cancel may have returned.
+// outputs are carried out after a step, in the order of the fields. Calls in cancel may have returned already.
 type outputs struct {
 	cancel   []cancelCall
 	begin    []beginCall
@@ -98,7 +98,7 @@ type outputs struct {
 
 type beginCall struct {
 	*schedule.Call
-	pod *Pod // the pod to inspect or list, as it is known; nil if unknown
+	pod *Pod // the pod to inspect or list, as far as it is known; nil if unknown
 }
 
 type cancelCall struct {

@@ -15,9 +15,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// TestStep runs the scripts in testdata/step: tables of what goes into the reconciler and
-// what comes out of it, without a goroutine or a clock. A script is one story; each block
-// is one step.
+// TestStep runs the scripts in testdata/step, without a goroutine or a clock. A script is one story. Each
+// block is one step: the inputs of the reconciler, and its outputs.
 //
 //	at 11ms
 //	G2: a(a1=exited)
@@ -26,27 +25,27 @@ import (
 //	begin   G3 b (hint), Ia(a1=exited)
 //	wake    1.011s
 //
-// Times are those of the clock since the beginning. F1 is the full list with stamp 1, G2 the pod list with
+// Times count from the beginning of the script. F1 is the full list with stamp 1, G2 the pod list with
 // stamp 2, Ia the inspection of pod a.
 //
-// Into a step go calls that return, "F1: PODS", "G2: POD", "G2: absent", "Ia: CONTAINERS",
-// "F1 fails: ERROR" and "F1 stopped"; and requests: start, stop, relist, "request a",
-// "reinspect a", "reader a" (which blocks), "hint a", "hint anything" (which names no pod),
-// "exit a1" (an exit event of container a1), "exit b1 of b" (which names the pod, too),
-// "exit a1 at 2s" (with FinishedAt), and connected. An exit event has the exit
-// code 1. In the answer of an inspection, "a1=exited:137" has an exit code, otherwise 0, and
-// "a1=running@2s" a StartedAt.
+// The inputs are calls that return and requests. Calls return as "F1: PODS", "G2: POD", "G2: absent",
+// "Ia: CONTAINERS", "F1 fails: ERROR" or "F1 stopped". In the answer of an inspection, "a1=exited:137"
+// sets the exit code, which otherwise is 0, and "a1=running@2s" sets StartedAt.
 //
-// Out of it come what has changed in the cache, what blocked readers get, and the events; then
-// the calls to cancel and to begin, those with what is inspected or why it is listed; the
-// callers of Relist that are done, by their number; and when there is more to do. An event
-// about a container that has exited has its exit code, if that is known, with a question mark
-// if it is unconfirmed.
+// The requests are start, stop, relist, "request a", "reinspect a", "reader a" (which blocks), "hint a",
+// "hint anything" (which names no pod), "exit a1" (an exit event of container a1), "exit b1 of b" (which
+// also names the pod), "exit a1 at 2s" (with FinishedAt), and connected. An exit event reports the exit
+// code 1.
 //
-// "new" as the first block sets options. "state" shows what is known of the pods, and
-// "failing" those that are reported as such.
+// The outputs are the changes of the cache, the answers to blocked readers, and the events; the calls to
+// cancel; the calls to begin, with the pod to inspect or the cause of the list; the numbers of the
+// Relist callers that are done; and the time of the next step. An event about an exited container
+// shows the exit code if it is known, and a question mark if the exit is unconfirmed.
 //
-// The flag -rewrite writes the output into the scripts instead of comparing it.
+// A first block "new" sets options. "state" prints what the reconciler knows of the pods, and "failing"
+// prints the pods that it reports as failing.
+//
+// With the flag -rewrite, the test writes the output into the scripts instead of comparing it.
 func TestStep(t *testing.T) {
 	paths, err := filepath.Glob("testdata/step/*.txt")
 	if err != nil || len(paths) == 0 {
@@ -68,27 +67,27 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// epoch is the beginning of every script.
+// epoch is the start time of every script.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// stepper is a reconciler that a script drives, step by step.
+// stepper is a reconciler that a script drives step by step.
 type stepper struct {
 	t *testing.T
 
 	r       *reconciler
 	cache   *PodCache
-	cached  map[types.UID]string // how the cache was shown last
+	cached  map[types.UID]string // the state of the cache at the last step
 	global  time.Time
 	events  <-chan *PodLifecycleEvent
-	calls   map[string]*schedule.Call // in flight, by their name
-	callers []*relistCaller           // of Relist, in their order
-	readers []*blockedReader          // in their order
+	calls   map[string]*schedule.Call // the calls in flight, by name
+	callers []*relistCaller           // the callers of Relist, in the order of their calls
+	readers []*blockedReader          // in the order of their calls
 
 	now time.Time
 	log []logged
 }
 
-// logged is one thing that a step did.
+// logged is one output of a step.
 type logged struct{ what, text string }
 
 func (s *stepper) make(d *datadriven.TestData) {
@@ -146,7 +145,7 @@ func (s *stepper) directive(t *testing.T, d *datadriven.TestData) string {
 	}
 }
 
-// step makes one step and returns what came of it, a line for each kind of output.
+// step makes one step and returns the outputs, with one line for each kind.
 func (s *stepper) step(in *inputs) string {
 	s.log = s.log[:0]
 	out := s.r.step(s.now, in)
@@ -183,8 +182,8 @@ func (s *stepper) step(in *inputs) string {
 	return s.text()
 }
 
-// text is the log, things of a kind that follow each other in one line if it is not too
-// long.
+// text returns the log. Consecutive outputs of the same kind are on one line if it does not become
+// too long.
 func (s *stepper) text() string {
 	const width = 100
 	var b strings.Builder
@@ -245,7 +244,7 @@ func nameOfCall(c *schedule.Call) string {
 	}
 }
 
-// inFlight returns the name of a call, empty for one that has returned.
+// inFlight returns the name of a call; "" if it has returned.
 func (s *stepper) inFlight(c *schedule.Call) string {
 	for name, other := range s.calls {
 		if other == c {
@@ -255,7 +254,7 @@ func (s *stepper) inFlight(c *schedule.Call) string {
 	return ""
 }
 
-// readEvents notes the events since the last step.
+// readEvents logs the events since the last step.
 func (s *stepper) readEvents() {
 	for {
 		select {
@@ -278,8 +277,9 @@ func (s *stepper) readEvents() {
 	}
 }
 
-// readCache notes what has changed in the cache. "as of" is the freshness of a pod that is fresher
-// than the newest full list, "still as of" that of a pod that full lists do not make fresher.
+// readCache logs the changes of the cache. "as of" is the freshness of a pod that is fresher than
+// the newest full list. "still as of" is the freshness of a pod that full lists do not make
+// fresher.
 func (s *stepper) readCache() {
 	c := s.cache
 	if !c.global.Equal(s.global) {

@@ -15,7 +15,7 @@ var (
 	aPod     = regexp.MustCompile(`(\S+?)\(([^)]*)\)`)
 )
 
-// take adds a line of a script to the inputs of a step.
+// take adds one line of a script to the inputs of a step.
 func (s *stepper) take(in *inputs, line string) {
 	if m := returned.FindStringSubmatch(line); m != nil {
 		in.results = append(in.results, s.result(m[1], m[2], strings.TrimSpace(m[3])))
@@ -60,7 +60,7 @@ func (s *stepper) take(in *inputs, line string) {
 	}
 }
 
-// result is a call that returns.
+// result returns the result of a call in flight, as the script describes it.
 func (s *stepper) result(name, how, what string) *result {
 	c := s.calls[name]
 	if c == nil {
@@ -88,7 +88,7 @@ func (s *stepper) result(name, how, what string) *result {
 	return res
 }
 
-// status reads "a1=running", "a1=running@2s" or "a1=exited:137".
+// status parses "a1=running", "a1=running@2s" or "a1=exited:137".
 func (s *stepper) status(word string) *Status {
 	word, started, hasStarted := strings.Cut(word, "@")
 	word, code, hasCode := strings.Cut(word, ":")
@@ -107,7 +107,7 @@ func (s *stepper) status(word string) *Status {
 	return status
 }
 
-// pods reads "a(a1=running) b()".
+// pods parses "a(a1=running) b()".
 func (s *stepper) pods(text string) []*Pod {
 	var pods []*Pod
 	for _, m := range aPod.FindAllStringSubmatch(text, -1) {
@@ -119,7 +119,7 @@ func (s *stepper) pods(text string) []*Pod {
 	return pods
 }
 
-// containers reads "a1=running a2=exited".
+// containers parses "a1=running a2=exited".
 func (s *stepper) containers(text string) []*Container {
 	var containers []*Container
 	for word := range strings.FieldsSeq(text) {
@@ -148,7 +148,7 @@ func statusText(status *PodStatus) string {
 	return "(" + strings.Join(words, " ") + ")"
 }
 
-// state shows what is known of every pod, and what of it is open.
+// state describes each pod as the reconciler knows it, with its open work.
 func (s *stepper) state() string {
 	var b strings.Builder
 	for _, uid := range sortedKeys(s.r.records.byUID) {
@@ -177,7 +177,7 @@ func (s *stepper) state() string {
 	return b.String()
 }
 
-// failing shows the pods that are reported as failing.
+// failing describes the pods that are reported as failing.
 func (s *stepper) failing() string {
 	var b strings.Builder
 	for _, p := range s.r.health(s.r.sched.Now).FailingPods {

@@ -13,12 +13,12 @@ import (
 // SubscribeOption is an option of Subscribe and Handle. A nil SubscribeOption is ignored.
 type SubscribeOption func(*subscriptionOptions)
 
-// subscriptionOptions are the broadcaster's.
+// subscriptionOptions are the options of a subscription to the broadcaster.
 type subscriptionOptions = broadcast.Options[*update, *PodLifecycleEvent]
 
 // WithCapacity sets the capacity of the subscriber's channel. Updates that do not fit into it are
 // coalesced. Zero selects DefaultChannelCapacity, the default. A negative number selects a channel
-// without a buffer; for Handle, one event.
+// without a buffer or, for Handle, a buffer of one event.
 func WithCapacity(events int) SubscribeOption {
 	return func(o *subscriptionOptions) { o.Capacity = events }
 }
@@ -28,8 +28,8 @@ func WithCapacity(events int) SubscribeOption {
 // Relist deliver the events that fit into the channel. Subscribe panics if ctx is nil.
 //
 // A slow subscriber loses no state. Updates that do not fit into the channel are coalesced until it reads. Then
-// its events lead from the state that it has read to the present. Containers that came and went meanwhile have no
-// events. To count deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
+// its events lead from the state that it has read to the present. A container that came and went meanwhile
+// causes no events. To count deaths, use RestartCount of the status, or the metric pleg_container_exits_total.
 func (g *GenericPLEG) Subscribe(ctx context.Context, opts ...SubscribeOption) <-chan *PodLifecycleEvent {
 	return g.updates.Subscribe(ctx, g.subscription(opts))
 }
@@ -45,15 +45,15 @@ func (g *GenericPLEG) subscription(opts []SubscribeOption) subscriptionOptions {
 	return o
 }
 
-// Handler has the functions that Handle calls. A nil function is skipped. For each pod, OnPodAdded is called
+// Handler contains the functions that Handle calls. A nil function is skipped. For each pod, OnPodAdded is called
 // first and OnPodRemoved last. The functions for containers are not called for sandboxes.
 type Handler struct {
 	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each pod, before
 	// OnPodAdded and with the same argument. It is called again only if the pod is removed and comes back.
 	Want func(*Pod) bool
-	// OnSynced is called once, when the generator has synced (see HasSynced) and the events that
-	// were pending then have been handled. If the generator had synced before, these are the events
-	// of the pods that existed when Handle was called.
+	// OnSynced is called once, after the generator has synced (see HasSynced) and the events that were
+	// pending at that time have been handled. If the generator had synced before Handle was called,
+	// these are the events of the pods that existed at the call.
 	OnSynced func()
 	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that appears later, with
 	// or without containers. The cache holds the pod's status, or the error of its inspection. initial is true if
@@ -62,9 +62,9 @@ type Handler struct {
 	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when the
 	// pod's addresses have changed.
 	OnPodChanged func(*Pod)
-	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod
-	// is removed and comes back before its removal is handled, neither OnPodRemoved nor OnPodAdded
-	// is called; only its containers change.
+	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod is
+	// removed and comes back before its removal is handled, neither OnPodRemoved nor OnPodAdded is
+	// called. Only functions for its containers are then called.
 	OnPodRemoved func(*Pod)
 	// OnContainerCreated is called once for each container, in any state, before its other events.
 	OnContainerCreated func(*PodLifecycleEvent)
@@ -80,8 +80,8 @@ type Handler struct {
 	//   - the runtime does not know or confirm the end for about ten seconds;
 	//   - the container is gone, or has started again.
 	//
-	// Use it to report or count each end once. What becomes known later is in the cache, and comes as
-	// a PodSync. If no inspection has shown the end, Status is nil or shows the container running.
+	// Use it to report or count each end once. Later corrections are in the cache, and are sent as a
+	// PodSync. If no inspection has shown the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)
@@ -94,9 +94,9 @@ type Handler struct {
 // runs, as many events wait as WithCapacity allows; further updates are coalesced, as for a slow subscriber.
 //
 // Handle returns the cause of ctx when ctx ends, and nil at the next Stop. It then calls no more
-// functions, and drops the events that are left. It may be called before Start and after Stop, and
+// functions, and drops the remaining events. It may be called before Start and after Stop, and
 // several times at once: each call is a subscription of its own. While the generator does not run,
-// Handle handles the events of Relist; Relist does not wait for it.
+// Handle handles the events of Relist. Relist does not wait for it.
 //
 // The functions may call the generator's methods, including Stop. If a function panics, Handle ends
 // its subscription and panics; other subscriptions continue. Handle panics if ctx is nil.
@@ -131,7 +131,7 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 	})
 }
 
-// The types of the events that only Handle gets.
+// These are the types of the events that only Handle receives.
 const (
 	podAdded   PodLifeCycleEventType = "podAdded"
 	podChanged PodLifeCycleEventType = "podChanged"
@@ -139,7 +139,7 @@ const (
 	synced     PodLifeCycleEventType = "synced"
 )
 
-// events returns the events of one step for the handler; see inSteps.
+// events returns the handler's events for the step from delivered to u; see inSteps.
 func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
 	if u.uid == syncedUID && h.OnSynced != nil {
 		return []*PodLifecycleEvent{{Type: synced}}
@@ -192,11 +192,11 @@ func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
 	return events
 }
 
-// hasRun reports whether a container that died was started, as far as is known: its status, nil for
-// none, or else the list shows it.
+// hasRun reports whether a dead container is known to have run: by its status or, if the status is
+// nil, by the list.
 func hasRun(c *Container, s *Status) bool {
 	return s == nil && isExited(c) || s != nil && (!s.StartedAt.IsZero() || s.Unconfirmed)
 }
 
-// wasRunning reports whether a container, nil for an absent one, may have been running.
+// wasRunning reports whether a container may have been running. A nil container was absent.
 func wasRunning(c *Container) bool { return c != nil && c.State != ContainerStateCreated }

@@ -12,19 +12,19 @@ import (
 	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
-// update is a new state of a pod for subscribers. The cache has the pod's status first. It is never
-// modified.
+// update is a new state of a pod for subscribers. The cache holds the pod's status before the
+// update is published. An update is never modified.
 type update struct {
 	uid types.UID
 	// pod is the listed pod; nil if it is gone.
 	pod *Pod
 	// statuses are the newest statuses of the containers of this and the previous update.
 	statuses lastStatuses
-	// settled has the IDs of exited containers with a settled end, and initialEnds of those that the first full list
-	// has shown exited.
+	// settled contains the IDs of exited containers with a settled end. initialEnds contains the IDs
+	// of containers that the first full list has shown exited.
 	settled, initialEnds map[string]bool
-	ips                  []string // in the cache
-	// initial is the pod when the subscription began; nil if it did not exist. Only a first update uses it.
+	ips                  []string // the addresses in the cached status
+	// initial is the pod when the subscription began; nil if it did not exist. It is used only in a pod's first update.
 	initial *Pod
 	// first is the update that describes initial; nil unless updates were coalesced.
 	first *update
@@ -34,7 +34,7 @@ type update struct {
 	cause        Cause
 }
 
-// updateOf returns the update for a snapshot. Its cause is the change's, else CauseDemand or CausePeriod.
+// updateOf returns the update for a snapshot. The cause is the cause of the change, else CauseDemand or CausePeriod.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, listedAt: s.at.Time, cause: CausePeriod}
 	switch {
@@ -46,7 +46,7 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	return u
 }
 
-// publish publishes an update of the pod. The cache must already have the pod's status.
+// publish publishes an update of the pod. The cache must already hold the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	listed := finder(u.pod.containers())
@@ -58,7 +58,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 			put(&u.initialEnds, id, true)
 		}
 	}
-	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is in the cache
+	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is not needed here
 	u.ips = cached.IPs
 	was := rec.published
 	r.out.log = append(r.out.log, func(logger klog.Logger) { u.log(logger, was) })
@@ -82,7 +82,7 @@ func (u *update) log(l klog.Logger, was *Pod) {
 }
 
 // syncedUID is the key of the single update that reports that the generator has synced. It is
-// greater than all others, so a new subscription gets it after the existing pods.
+// greater than all other keys, so a new subscription is sent this update after the existing pods.
 const syncedUID types.UID = "\xff synced"
 
 // broadcaster delivers updates as events to the subscribers.
@@ -108,8 +108,8 @@ func (updateRules) Initial(u *update) *update {
 // events returns the events from delivered to u.
 type events func(delivered, u *update) []*PodLifecycleEvent
 
-// inSteps makes events in two steps if the subscriber has no update of the pod: to the pod when its subscription
-// began, and from there to u. Events of the first are initial.
+// inSteps makes events in two steps if the subscriber was sent no update of the pod. The first step leads to the
+// pod at the beginning of the subscription, and the second from there to u. Events of the first step are Initial.
 func inSteps(step events) events {
 	return func(delivered, u *update) []*PodLifecycleEvent {
 		if delivered == nil {
@@ -121,8 +121,8 @@ func inSteps(step events) events {
 	}
 }
 
-// beginning returns the update for the pod when the subscription began; nil for none. A pod that is
-// gone before its first update has none.
+// beginning returns the update for the pod at the beginning of the subscription; nil if there was
+// no pod. It is also nil if the pod was gone before its first update.
 func (u *update) beginning() *update {
 	if u.first != nil || u.initial == nil || u.pod == nil {
 		return u.first
@@ -168,7 +168,7 @@ func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodL
 
 func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
-// listed returns u.pod; nil for no update.
+// listed returns u.pod; nil if u is nil.
 func (u *update) listed() *Pod {
 	if u == nil {
 		return nil
@@ -181,7 +181,7 @@ func (u *update) since(delivered *update) []transition {
 	return deliverable(appendTransitions(nil, delivered.listed(), u.pod))
 }
 
-// amended returns the exited containers whose end is not the one that the subscriber was sent.
+// amended returns the exited containers with an end that differs from the end that the subscriber was sent.
 func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
@@ -195,21 +195,21 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	return amended
 }
 
-// amends reports whether the end in now is missing in sent, which may be nil, or differs from it.
+// amends reports whether sent, which may be nil, lacks the end in now or shows another end.
 func amends(now, sent *Status) bool {
 	return hasExited(now) && (!hasExited(sent) ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. The result keeps what the events from delivered need of earlier: the
-// initial pod, a PodSync and statuses. If later has no events, it keeps the list and cause of earlier too.
+// Coalesce implements broadcast.Rules. The result keeps the parts of earlier that the events from delivered need: the
+// initial pod, a PodSync and statuses. If later causes no events, the result also keeps the list and cause of earlier.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil && !later.unseen {
 		both.first = earlier.beginning()
 		delivered = both.first
 	}
-	both.initialEnds = earlier.initialEnds // later updates have no more
+	both.initialEnds = earlier.initialEnds // later updates add none
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
 	last := len(later.since(earlier))
@@ -220,11 +220,11 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 	return &both, max(0, discarded)
 }
 
-// lastStatuses are the newest statuses of a pod's containers, and of removed containers if their
-// end was not delivered yet. They have no order. The slice is shared and never modified.
+// lastStatuses are the newest statuses of a pod's containers, and of removed containers with an
+// undelivered end. They are not sorted. The slice is shared and never modified.
 type lastStatuses []*Status
 
-// with adds older statuses of containers of the pods that have none yet. A pod may be nil.
+// with returns l and, for each container of the pods without a status in l, its status in older. A pod may be nil.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
 	for _, c := range itemsOf(pods...) {
@@ -233,7 +233,7 @@ func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	for _, s := range l {
 		missing[s.ID.ID] = false
 	}
-	all := slices.Clip(l) // shared: append must copy it
+	all := slices.Clip(l) // l is shared, so append must copy it
 	for _, s := range older {
 		if missing[s.ID.ID] {
 			all = append(all, s)

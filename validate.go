@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// badReason is a kind of bad data, and a value of the label reason of its metric.
+// badReason is a kind of bad data, and a value of the label reason of pleg_bad_data_total.
 type badReason string
 
 const (
-	badNil       badReason = "nil"           // a pod, a container, a status, or an item of a status
-	badNoID      badReason = "no_id"         // a pod without UID, a container without ID
-	badDuplicate badReason = "duplicate_id"  // the UID of an earlier pod, the ID of an earlier container
-	badUID       badReason = "wrong_uid"     // a pod or a status of another pod
-	badState     badReason = "unknown_state" // a container
-	badPanic     badReason = "panic"         // a call to the runtime
+	badNil       badReason = "nil"           // a nil pod, container, status, or item of a status
+	badNoID      badReason = "no_id"         // a pod without a UID, or a container without an ID
+	badDuplicate badReason = "duplicate_id"  // a UID or a container ID that occurs a second time
+	badUID       badReason = "wrong_uid"     // a pod or a status of another pod than the requested one
+	badState     badReason = "unknown_state" // a container with an unknown state
+	badPanic     badReason = "panic"         // a panic in a call to the runtime
 )
 
-// reportBadData is called for each bad item, which is skipped or corrected, with the object that has it.
+// reportBadData is called for each bad item. object contains the item, which is skipped or corrected.
 type reportBadData func(reason badReason, object string)
 
-// withoutBadData returns the pod, or a copy without nil containers, empty or repeated IDs, and
-// invalid states. Listed pods are never modified.
+// withoutBadData returns the pod or, if it contains bad data, a copy without nil containers, empty
+// or repeated IDs, and invalid states. It never modifies the pod.
 func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	if pod == nil {
 		return nil
@@ -56,7 +56,7 @@ func withoutBadData(pod *Pod, report reportBadData) *Pod {
 	return &copied
 }
 
-// validStatus returns a corrected copy of a status, or why it cannot be used. It never modifies the status.
+// validStatus returns a corrected copy of a status, or an error if it cannot be used. It never modifies the status.
 func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus, error) {
 	switch {
 	case status == nil:
@@ -95,7 +95,7 @@ func validStatus(status *PodStatus, pod *Pod, report reportBadData) (*PodStatus,
 	return &good, nil
 }
 
-// withoutNil returns the list, or a copy without nil items.
+// withoutNil returns the list or, if it contains nil items, a copy without them.
 func withoutNil[T any](list []*T, bad func()) []*T {
 	good, _ := rewrite(list, func(item *T) *T {
 		if item == nil {

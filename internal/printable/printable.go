@@ -1,5 +1,5 @@
-// Package printable escapes text that a terminal could obey. Names, reasons and errors come from
-// the runtime, and a pod's name must not control a terminal.
+// Package printable escapes characters that could control a terminal. Names, reasons and errors
+// come from the runtime, so they may contain such characters.
 package printable
 
 import (
@@ -12,8 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s with everything escaped that does not print: control characters, line breaks,
-// marks of direction, invalid UTF-8. A backslash is escaped only in a text that has one of these.
+// Text returns s with all unprintable characters escaped: control characters, line breaks,
+// direction marks and invalid UTF-8. A backslash is escaped only if the text contains an
+// unprintable character.
 func Text(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, isHidden) {
 		return s
@@ -31,8 +32,8 @@ func Lines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// JSON escapes the characters in a line that encoding/json leaves as they are, such as the C1
-// control characters; one of these works like ESC [. They can only be in strings.
+// JSON escapes the characters in a line that encoding/json does not escape, such as the C1 control
+// characters. One of them works like ESC [. Such characters occur only in strings.
 func JSON(line []byte) []byte {
 	if !bytes.ContainsFunc(line, isHidden) {
 		return line

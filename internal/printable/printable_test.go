@@ -24,8 +24,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzPrintable looks for characters in the output that do not print, and for JSON whose value has
-// changed.
+// FuzzPrintable fails if an output contains unprintable characters, or if the escaped JSON has
+// another value.
 func FuzzPrintable(f *testing.F) {
 	for _, s := range []string{"", "web-0", "\x1b[2J\n\x7f\u009b31m\u202e\U000e0001é\\", "\xff\"", "\u2028<&>"} {
 		f.Add(s)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Forever is the number of restarts of a container that is always restarted.
+// Forever, as the number of restarts, means that the container is always restarted.
 const Forever = -1
 
 // PodPlan is the life of a pod: when it starts, what its containers do, and when it is
@@ -19,15 +19,15 @@ type PodPlan struct {
 
 	// StartAfter is how long after Play the pod starts.
 	StartAfter time.Duration
-	// Containers are the plans of its containers.
+	// Containers are the plans of the pod's containers.
 	Containers []ContainerPlan
-	// LiveFor is how long after its start the sandbox is stopped, and its containers
-	// killed; 0 is never.
+	// LiveFor is how long after the pod's start its sandbox is stopped and its containers are killed;
+	// 0 means never.
 	LiveFor time.Duration
 	// LingerFor is how long the stopped pod stays before it is removed.
 	LingerFor time.Duration
-	// ReturnAfter is how long after its removal the pod starts again, with the same name
-	// and a new UID; 0 is never.
+	// ReturnAfter is how long after its removal the pod starts again, with the same name and a new
+	// UID; 0 means never.
 	ReturnAfter time.Duration
 }
 
@@ -35,20 +35,19 @@ type PodPlan struct {
 type ContainerPlan struct {
 	criserver.ContainerConfig
 
-	// StartAfter is how long after the start of its pod the container is created and
-	// started.
+	// StartAfter is how long after the pod's start the container is created and started.
 	StartAfter time.Duration
-	// RunFor is how long the container runs before it exits by itself; 0 is unlimited.
+	// RunFor is how long the container runs before it exits by itself; 0 means for ever.
 	RunFor time.Duration
 	// ExitCode and Reason describe the exit; see [criserver.Server.ExitContainer].
 	ExitCode int
 	Reason   string
-	// Restarts is how often the container is restarted after it has exited by itself. Of the
-	// earlier instances only the last is kept, as in the kubelet.
+	// Restarts is how often the container is restarted after it has exited by itself. Only the last of
+	// the earlier instances is kept, as in the kubelet.
 	Restarts int
 	// BackOff is the delay before the first restart. The delay doubles with each restart.
 	BackOff time.Duration
-	// MaxBackOff is the longest delay; 0 is 5 minutes.
+	// MaxBackOff is the longest delay; 0 means 5 minutes.
 	MaxBackOff time.Duration
 }
 
@@ -88,7 +87,7 @@ func (t *Timetable) endPod(plan *PodPlan, sandboxID string, at time.Time) {
 	})
 }
 
-// containerRun is a container of a playing pod, through its restarts.
+// containerRun is one container of a running pod, with its restarts.
 type containerRun struct {
 	t         *Timetable
 	plan      *ContainerPlan
@@ -101,7 +100,7 @@ type containerRun struct {
 func (r *containerRun) start(at time.Time) {
 	id, err := r.t.server.RunContainer(r.sandboxID, r.plan.ContainerConfig)
 	if err != nil {
-		return // the pod is gone
+		return // the pod no longer exists
 	}
 	if r.plan.RunFor > 0 {
 		r.t.at(at.Add(r.plan.RunFor), func(at time.Time) { r.exit(id, at) })
@@ -110,7 +109,7 @@ func (r *containerRun) start(at time.Time) {
 
 func (r *containerRun) exit(id string, at time.Time) {
 	if err := r.t.server.ExitContainer(id, r.plan.ExitCode, r.plan.Reason); err != nil {
-		return // the test, or the end of the pod, killed it
+		return // the test or the end of the pod killed the container
 	}
 	if r.last != "" {
 		_ = r.t.server.RemoveContainer(r.last) // never fails

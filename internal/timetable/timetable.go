@@ -1,5 +1,5 @@
-// Package timetable runs the pods of a CRI server by plans: for plegwatch's simulated node and
-// for measurements.
+// Package timetable runs the pods of a CRI server according to plans. plegwatch's simulated node
+// and measurements use it.
 package timetable
 
 import (
@@ -12,45 +12,45 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Timetable runs the steps of plans at their times, one after another, in one goroutine that
-// runs from the first step until Stop. With a fake clock, step the clock and call Settle.
+// Timetable runs the steps of plans at their times, one after another. One goroutine runs from the
+// first step until Stop. With a fake clock, step the clock and call Settle.
 type Timetable struct {
 	server *criserver.Server // set once by New
 	clock  clock.Clock       // set once by New
 
-	wake chan struct{} // holds one
+	wake chan struct{} // has room for one token
 	quit chan struct{} // closed by Stop
 	done chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
-	waiting []chan struct{} // of Settle; closed when nothing is due; guarded by mu
+	waiting []chan struct{} // the waiting calls of Settle; closed when no step is due; guarded by mu
 	running bool            // true once the goroutine has started; guarded by mu
 	stopped bool            // guarded by mu
 }
 
 type entry struct {
 	at  time.Time
-	seq uint64 // the order of entries of the same time
+	seq uint64 // orders entries with the same time
 	do  func(at time.Time)
 }
 
-// New returns a timetable without plans. The clock must be the server's.
+// New returns a timetable without plans. The clock must be that of the server.
 func New(s *criserver.Server, c clock.Clock) *Timetable {
 	return &Timetable{
 		server: s, clock: c, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
-// at adds an entry: do runs at the given time, or at once if it is past. do gets its scheduled
-// time, so that entries that do adds do not drift.
+// at adds an entry: do runs at the given time, or at once if the time is past. do is called with
+// its scheduled time, so that the entries that it adds do not drift.
 func (t *Timetable) at(when time.Time, do func(at time.Time)) {
 	t.enter(entry{at: when, do: do})
 }
 
-// enter adds several entries. None runs before all are added, so that their order does
-// not depend on the speed of the goroutine.
+// enter adds several entries. No entry runs before all are added, so that their order does not
+// depend on the speed of the goroutine.
 func (t *Timetable) enter(es ...entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Timetable) enter(es ...entry) {
 	t.wakeUp()
 }
 
-// Settle returns when every step that is due by the clock is done. It may block like the server's
+// Settle returns when every step that is due by the clock has run. It may block like the server's
 // operations.
 func (t *Timetable) Settle() {
 	t.mu.Lock()
@@ -98,8 +98,8 @@ func (t *Timetable) wakeUp() {
 	}
 }
 
-// Stop ends the timetable and the server: a step may block on a reader of the server's events
-// until the server stops. The steps that are left never run. Stop may be called twice.
+// Stop ends the timetable and the server, because a step may block on a reader of the server's
+// events until the server stops. The remaining steps never run. Stop may be called twice.
 func (t *Timetable) Stop() {
 	t.mu.Lock()
 	first := !t.stopped
@@ -145,8 +145,7 @@ func (t *Timetable) run() {
 	}
 }
 
-// next returns the entry that is due, or how long to wait for the next one; 0 means that
-// there is none.
+// next returns the due entry, or the time to wait for the next entry; 0 if there is none.
 func (t *Timetable) next() (e entry, due bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

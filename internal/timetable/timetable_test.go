@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start starts a server with a timetable, on a fake clock.
+// start starts a server and its timetable with a fake clock.
 func start(t *testing.T) (*criserver.Server, *timetable.Timetable, *testingclock.FakeClock) {
 	t.Helper()
 	clk := testingclock.NewFakeClock(time.Unix(1000, 0))
@@ -36,7 +36,7 @@ func start(t *testing.T) (*criserver.Server, *timetable.Timetable, *testingclock
 	return s, plans, clk
 }
 
-// nodeStates returns the containers of the node: "pod/container#attempt state exit".
+// nodeStates returns the containers of the node in the form "pod/container#attempt state exit".
 func nodeStates(t *testing.T, s *criserver.Server) []string {
 	t.Helper()
 	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -117,10 +117,11 @@ func TestPlay(t *testing.T) {
 	at(77*time.Second, "job"+ready, "job/work#0"+up, "web"+ready, "web/crash#3"+down+"1 Error", "web/late#0"+up)
 }
 
-// A plan does not undo the operations of the test.
+// A plan continues after the test has operated on its pods, and does not undo the test's
+// operations.
 func TestPlayAndOperate(t *testing.T) {
 	s, plans, clk := start(t)
-	plans.Settle() // nothing plays
+	plans.Settle() // no plan is running yet
 	plans.Play(timetable.PodPlan{
 		PodConfig: criserver.PodConfig{UID: "a"},
 		Containers: []timetable.ContainerPlan{{RunFor: time.Second, Restarts: timetable.Forever,
@@ -146,6 +147,6 @@ func TestPlayAndOperate(t *testing.T) {
 		t.Error(sandboxes)
 	}
 	plans.Stop()
-	plans.Play(timetable.PodPlan{}) // too late
+	plans.Play(timetable.PodPlan{}) // after Stop, Play does nothing
 	plans.Settle()
 }

@@ -11,7 +11,7 @@ import (
 func TestWaitDoublesUpToLongest(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy backoff.Policy
-		waits  map[int]time.Duration // by attempt
+		waits  map[int]time.Duration // the wait after each attempt
 	}{
 		"doubles": {
 			backoff.Policy{First: time.Second, Longest: time.Minute},

@@ -8,9 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
-// BenchmarkPublish is the cost of one update of one of a thousand keys: with nobody to
-// tell, with a subscriber that has read what came before, the same with its events
-// read, and with one that does not read.
+// BenchmarkPublish measures one update of one of a thousand keys: without subscribers, with one or
+// three subscribers that read every event, and with one subscriber that never reads.
 func BenchmarkPublish(b *testing.B) {
 	updates := make([]update, 2000)
 	for i := range updates {
@@ -52,7 +51,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// constant are rules whose events cost nothing.
+// constant implements rules with events that cost no time.
 type constant struct {
 	levels
 	events []event

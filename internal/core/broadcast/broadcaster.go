@@ -1,18 +1,18 @@
 // Package broadcast delivers updates of keys to subscribers. It loses no state and never waits for a
 // reader.
 //
-// If a subscriber reads too slowly, updates are coalesced: the newest update of a key replaces the
-// pending one. Its events lead from the last delivered update to the newest. The number of keys bounds
-// the backlog: keys that exist, that existed when the subscriber came, or that were sent to it.
+// If a subscriber reads too slowly, its updates are coalesced: the newest update of a key replaces the
+// pending update. Its events then lead from the last delivered update to the newest. The backlog is limited
+// to the keys that exist, that existed when the subscription began, or that were sent to the subscriber.
 //
 // # Delivery
 //
-// A subscriber gets the events of one key in order. Keys are ordered by when their pending update was
-// first published. A new subscriber gets the existing keys first, in ascending order.
+// A subscriber is sent the events of one key in order. Keys are ordered by the time when their pending
+// update was first published. A new subscriber is first sent the existing keys, in ascending order.
 //
-// Publish puts events into the channels as far as they fit. Between [Broadcaster.Start] and
-// [Broadcaster.Halt], goroutines send the rest to slow readers. At other times, [Broadcaster.Fill]
-// sends what fits, and [Broadcaster.Follow] calls it after each event.
+// Publish puts as many events into the channels as fit. Between [Broadcaster.Start] and
+// [Broadcaster.Halt], goroutines send the remaining events to slow readers. At other times,
+// [Broadcaster.Fill] sends the events that fit, and [Broadcaster.Follow] calls it after each event.
 package broadcast
 
 import (
@@ -24,8 +24,8 @@ import (
 	"sync"
 )
 
-// Rules define updates of type U, each the newest state of a key of type K. For a delivered update, the
-// zero U means that nothing was delivered.
+// Rules define updates of type U. Each update is the newest state of a key of type K. If no update was
+// delivered, the argument delivered is the zero U.
 //
 // The methods must depend on their arguments only. They are called with a lock held and must not
 // use the Broadcaster.
@@ -34,21 +34,21 @@ type Rules[K cmp.Ordered, U any] interface {
 	Key(update U) K
 	// Gone reports whether the key no longer exists after the update.
 	Gone(update U) bool
-	// Initial returns the first update for a new subscriber, made from the newest one. It omits what
-	// earlier subscribers requested.
+	// Initial returns the first update for a new subscriber, made from the newest update. It omits
+	// requests of earlier subscribers.
 	Initial(update U) U
 	// Coalesce merges earlier, which was not delivered, into later. The result has the state of later.
-	// discarded is how many transitions are lost.
+	// discarded is the number of lost transitions.
 	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
-// Broadcaster has the newest update of each key, and the subscriptions. Its methods are safe for
-// concurrent use, but each Start must be followed by Halt before the next Start.
+// Broadcaster contains the newest update of each key, and the subscriptions. Its methods are safe
+// for concurrent use, but each Start must be followed by Halt before the next Start.
 type Broadcaster[K cmp.Ordered, U, E any] struct {
 	rules     Rules[K, U]
 	discarded func(n int)
 
-	// pumps are the running pumps, which Halt waits for.
+	// pumps counts the running pumps. Halt waits for them.
 	pumps sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below, and the subscriptions
@@ -58,8 +58,8 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 }
 
 // New returns an empty broadcaster. It calls discarded with the number of transitions that a
-// subscriber will not get because of coalescing. discarded is called with a lock held: it must not
-// use the Broadcaster.
+// subscriber misses because updates were coalesced. discarded is called with a lock held: it must
+// not use the Broadcaster.
 func New[K cmp.Ordered, U, E any](rules Rules[K, U], discarded func(n int)) *Broadcaster[K, U, E] {
 	return &Broadcaster[K, U, E]{rules: rules, discarded: discarded, present: make(map[K]U)}
 }
@@ -70,8 +70,8 @@ type Options[U, E any] struct {
 	Capacity int
 	// Lasting is true if the channel stays open at Halt.
 	Lasting bool
-	// Events returns the events that lead from delivered to update. What Rules says of methods holds. The caller
-	// does not modify the slice, but may keep it.
+	// Events returns the events that lead from delivered to update. The conditions for the methods of
+	// Rules apply. The caller does not modify the slice, but may keep it.
 	Events func(delivered, update U) []E
 }
 
@@ -91,15 +91,15 @@ func (b *Broadcaster[K, U, E]) Publish(update U) {
 	}
 }
 
-// Subscribe returns a channel of events. The channel is closed when ctx ends or, unless the
-// subscription is lasting, at the next Halt.
+// Subscribe returns a channel of events. The channel is closed when ctx ends. Unless the
+// subscription is lasting, the channel is also closed at the next Halt.
 func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) chan E {
 	return b.subscribe(ctx, o).out
 }
 
-// Follow calls handle with each event, in the caller's goroutine and without a lock. It needs no
-// Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the
-// remaining events. If handle panics, Follow ends the subscription and panics. The capacity is at least 1.
+// Follow calls handle with each event, in the caller's goroutine and without a lock. It does not need
+// Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the remaining
+// events. If handle panics, Follow ends the subscription and panics. The capacity is at least 1.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
 	o.Capacity = max(o.Capacity, 1) // without a pump, events go only into a buffer
 	s := b.subscribe(ctx, o)
@@ -139,7 +139,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start starts to wait for slow readers, until Halt.
+// Start starts the pumps, which wait for slow readers until Halt.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,7 +149,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt undoes Start and ends the subscriptions, except lasting ones with their undelivered events.
+// Halt stops the pumps and ends all subscriptions except the lasting ones, which keep their undelivered events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {
@@ -167,8 +167,8 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog returns the number of subscriptions and, summed over them, of keys whose events do not fit
-// into the channel.
+// Backlog returns the number of subscriptions. For each subscription, it counts the keys with
+// events that do not fit into the channel, and returns the sum in keys.
 func (b *Broadcaster[K, U, E]) Backlog() (subscriptions, keys int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

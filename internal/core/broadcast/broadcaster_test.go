@@ -38,7 +38,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// Without Start as much comes as fits: at once, and with Fill.
+// Without Start, Publish and Fill send only the events that fit into the channel.
 func TestFill(t *testing.T) {
 	s := newStation()
 	s.publish("a3")
@@ -63,7 +63,7 @@ func TestFill(t *testing.T) {
 	want(t, "after Halt", buffered(none), "closed")
 }
 
-// How long Backlog holds the lock does not depend on how much is pending.
+// Backlog allocates no memory, whatever the number of pending keys.
 func TestCostOfBacklog(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
@@ -77,7 +77,7 @@ func TestCostOfBacklog(t *testing.T) {
 	}
 }
 
-// Between Start and Halt a reader gets everything, however slowly it reads.
+// Between Start and Halt, a reader is sent every event, however slowly it reads.
 func TestSlowReaderGetsEverything(t *testing.T) {
 	for _, capacity := range []int{0, 1, 3, 100} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
@@ -101,7 +101,8 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// Halt ends what is not lasting; what is lasting goes on after another Start.
+// Halt ends the subscriptions that are not lasting. Lasting subscriptions continue after another
+// Start.
 func TestHalt(t *testing.T) {
 	for _, capacity := range []int{0, 1, 100} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestHalt(t *testing.T) {
 				between := s.Subscribe(t.Context(), 100, false)
 				s.wantBacklog(t, 2, map[int]int{0: 3, 1: 2, 100: 0}[capacity])
 				s.Start()
-				// Without capacity, b had not come to its turn.
+				// With a capacity of 0, b changed before the reader had read it, so its updates were coalesced.
 				want(t, "lasting", all(lasting), map[int]string{
 					0: "a+ b+ c+", 1: "a+ b+ b+ b- c+", 100: "a+ b+ b+ b- c+",
 				}[capacity])
@@ -132,7 +133,7 @@ func TestHalt(t *testing.T) {
 	}
 }
 
-// An event that the pump held at Halt is the next to come.
+// If the pump holds an event at Halt, that event is sent next.
 func TestHaltKeepsWhatThePumpHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
@@ -189,7 +190,7 @@ func TestSubscriptionEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A nil context is a mistake of the caller, and leaves no subscription.
+// With a nil context, Subscribe and Follow panic, and no subscription is left.
 func TestNilContext(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
@@ -224,20 +225,20 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 	})
 }
 
-// registry is a context that counts what it is to call at its end.
+// registry is a context that counts the functions registered for its end.
 type registry struct {
 	context.Context
 	registered int
 }
 
-func (r *registry) Value(any) any { return nil } // hides what it is derived from
+func (r *registry) Value(any) any { return nil } // hides the parent context
 
 func (r *registry) AfterFunc(func()) (stop func() bool) {
 	r.registered++
 	return func() bool { r.registered--; return true }
 }
 
-// A context that outlives Halt keeps nothing of a subscription.
+// After Halt, a context that has not ended keeps no function of a subscription.
 func TestHaltReleasesTheContext(t *testing.T) {
 	ctx := &registry{Context: t.Context()}
 	s := newStation()
@@ -251,7 +252,7 @@ func TestHaltReleasesTheContext(t *testing.T) {
 	}
 }
 
-// The end of a context and Halt at one moment close a channel once.
+// If a context ends at the same time as Halt, the channel is closed only once.
 func TestContextEndsAtHalt(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -268,7 +269,8 @@ func TestContextEndsAtHalt(t *testing.T) {
 	}
 }
 
-// What a subscriber that stalls gets when it reads on.
+// A stalled subscriber that reads again is sent the coalesced events that lead to the present
+// state.
 func TestUpdatesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile string
@@ -314,8 +316,8 @@ func TestUpdatesAreCoalesced(t *testing.T) {
 	}
 }
 
-// A subscriber that has read nothing of a key gets what existed when it subscribed, and then what
-// has become of it.
+// A subscriber that was sent no event of a key is first sent the state when it subscribed, and then
+// the later changes.
 func TestWhatExistedIsDelivered(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile, events string
@@ -350,8 +352,8 @@ func TestWhatExistedIsDelivered(t *testing.T) {
 	}
 }
 
-// Events of a key that have been committed are delivered; what comes meanwhile is
-// coalesced behind them, and nothing of another key comes between them.
+// Committed events of a key are delivered. Later updates of the key are coalesced behind them, and
+// no event of another key comes between the committed events.
 func TestCommittedEventsAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
@@ -367,7 +369,7 @@ func TestCommittedEventsAreDelivered(t *testing.T) {
 	})
 }
 
-// growth returns by how many bytes do makes the heap grow.
+// growth returns the number of bytes by which the heap grows while do runs.
 func growth(do func()) int {
 	heap := func() int {
 		runtime.GC()
@@ -380,8 +382,8 @@ func growth(do func()) int {
 	return heap() - before
 }
 
-// What is held for a subscriber that never reads is bounded by what exists, what was delivered,
-// and what existed when it subscribed, whatever comes and goes.
+// The memory for a subscriber that never reads does not grow with the number of keys that come and
+// go.
 func TestStalledSubscriberIsBounded(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
@@ -410,9 +412,11 @@ func TestStalledSubscriberIsBounded(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// The same holds where what came and went has come to stay.
+// The memory for a slow subscriber depends on the number of keys, and not on how often each key
+// came and went.
 func TestKeysThatComeBackAreBounded(t *testing.T) {
-	// stalled lets each of many keys come and go some times before it stays.
+	// stalled publishes many keys for a subscriber that never reads. Each key comes and goes the given
+	// number of times before it stays.
 	const keys = 500
 	stalled := func(times int) int {
 		s := newStation()
@@ -435,7 +439,7 @@ func TestKeysThatComeBackAreBounded(t *testing.T) {
 	}
 }
 
-// What waits is not lost among what came and went, and keeps its order.
+// Pending keys are not lost and keep their order, although other keys come and go between them.
 func TestWithdrawnKeysLeaveTheOthersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
@@ -460,8 +464,8 @@ func TestWithdrawnKeysLeaveTheOthersInOrder(t *testing.T) {
 	})
 }
 
-// Publishers, readers and subscribers that come and go at once leave every reader
-// with what exists.
+// With concurrent publishers, readers, and subscriptions that begin and end, every reader learns
+// the final state.
 func TestConcurrentUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()

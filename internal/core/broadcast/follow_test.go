@@ -9,14 +9,14 @@ import (
 	"testing/synctest"
 )
 
-// followed is what a follower was told, and what Follow returned.
+// followed is the events that a follower was sent, and the result of Follow.
 type followed struct {
 	events []string
 	err    error
 	over   bool
 }
 
-// follow follows in a goroutine until ctx or the subscription ends.
+// follow calls Follow in a goroutine. Follow returns when ctx or the subscription ends.
 func (s *station) follow(ctx context.Context, options everything) *followed {
 	f := &followed{}
 	go func() {
@@ -36,8 +36,8 @@ func (f *followed) want(t *testing.T, what, events string, over bool) {
 	}
 }
 
-// Who follows gets what exists and what comes, with Start and without, until its context
-// ends.
+// Follow handles the existing state and later changes until its context ends, with Start and
+// without.
 func TestFollow(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprint(started), func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Halt ends it. A context that has ended is the cause first.
+// Halt ends Follow. If the context has also ended, Follow returns the cause of the context.
 func TestFollowUntilHalt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
@@ -92,8 +92,8 @@ func TestFollowUntilHalt(t *testing.T) {
 	})
 }
 
-// Nothing is handled any more once the context or the subscription has ended, also where
-// that is the handler's doing.
+// Follow handles no event after the context or the subscription has ended, even if the handler
+// ended it.
 func TestFollowEndsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		end func(s *station, cancel func())
@@ -111,7 +111,7 @@ func TestFollowEndsAtOnce(t *testing.T) {
 			calls := 0
 			err := s.Follow(ctx, everything{Events: levels{}.Events}, func(event) {
 				if calls++; calls == 2 {
-					s.publish("b1") // nothing is locked
+					s.publish("b1") // Publish does not deadlock in the handler
 					c.end(s, cancel)
 				}
 			})
@@ -123,8 +123,8 @@ func TestFollowEndsAtOnce(t *testing.T) {
 	}
 }
 
-// followSlowly has a follower handle an event, until the function that it returns lets it go on;
-// that returns all events, and ends it.
+// followSlowly starts a follower that blocks in its handler. The returned function lets the
+// follower continue, ends it, and returns all its events.
 func (s *station) followSlowly(t *testing.T, options everything) (goOn func() (events string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,19 +148,19 @@ func (s *station) followSlowly(t *testing.T, options everything) (goOn func() (e
 	}
 }
 
-// A slow follower is coalesced for, and its backlog is known.
+// The updates for a slow follower are coalesced, and Backlog counts them.
 func TestSlowFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
 		follow := s.followSlowly(t, everything{Events: levels{}.Events})
 		s.publish("b1 a2 b3 a1 c1 c0")
 		s.wantBacklog(t, 1, 1)
-		s.wantDiscarded(t, 4) // a went up and down, c came and went
+		s.wantDiscarded(t, 4) // a went up and down; c came and went
 		want(t, "events", follow(), "a+ b+ b+ b+")
 	})
 }
 
-// A follower that handles an event while its subscription ends handles no more.
+// A follower that is in its handler when its subscription ends handles no more events.
 func TestFollowEndsWhileHandling(t *testing.T) {
 	for name, end := range map[string]func(s *station, cancel func()){
 		"its context": func(_ *station, cancel func()) { cancel() },
@@ -201,7 +201,7 @@ func TestFollowEndsWhileHandling(t *testing.T) {
 	}
 }
 
-// A panic of the handler is the caller's, and ends the subscription.
+// If the handler panics, Follow panics and the subscription ends.
 func TestFollowerPanics(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -225,7 +225,8 @@ func TestFollowerPanics(t *testing.T) {
 	}
 }
 
-// As many events as the capacity wait for a slow follower before any are coalesced.
+// For a slow follower, as many events are queued as the capacity allows, before updates are
+// coalesced.
 func TestFollowWithCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()

@@ -7,15 +7,15 @@ import (
 	"github.com/kubepleg/pleg/internal/test/randtest"
 )
 
-// audience is one subscriber beside what it must be told in the end.
+// audience is a subscriber with the numbers that its events must match in the end.
 type audience struct {
 	out chan event
-	// told is each key's level as the events read say it; seen counts the events
-	// but the requested ones.
+	// told is the level of each key according to the events read. seen counts the events read, without
+	// requested events.
 	told map[string]int
 	seen int
-	// due counts the transitions published since it subscribed, with those to what
-	// existed then.
+	// due counts the transitions since the beginning of the subscription, including those to the
+	// levels that existed then.
 	due int
 }
 
@@ -36,9 +36,8 @@ func (a *audience) read(t *testing.T, most int) {
 	}
 }
 
-// Whatever is published and however it is read, without a pump: no subscriber learns
-// what is not so, each learns what is when it has read, what is held for it is bounded,
-// and every transition is either delivered or counted as discarded.
+// Without a pump, for random updates and reads: each subscriber's events lead to the present
+// levels, its backlog is bounded, and every transition is either delivered or counted as discarded.
 func TestModel(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		s := newStation()

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// A subscriber may have events of its own.
+// A subscriber may make its own kind of events with Options.Events.
 func TestEventsOfASubscriber(t *testing.T) {
 	s := newStation()
 	defer s.Halt()
@@ -22,7 +22,7 @@ func TestEventsOfASubscriber(t *testing.T) {
 	want(t, "the others", buffered(out), "a+ a+")
 }
 
-// The backlogs of all subscriptions are summed.
+// Backlog sums the keys of all subscriptions.
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStation()
@@ -35,13 +35,13 @@ func TestBacklog(t *testing.T) {
 		s.wantBacklog(t, 3, 4)
 		s.publish("a1 c1")
 		want(t, "full", buffered(full), "a+ a+ b+ a- c+")
-		s.wantBacklog(t, 3, 6) // a has changed again
+		s.wantBacklog(t, 3, 6) // the key a has changed again
 		for range 3 {
 			<-one
 			s.Fill()
 		}
 		want(t, "one", buffered(one), "a-")
-		s.wantBacklog(t, 3, 4) // one lacks only c
+		s.wantBacklog(t, 3, 4) // the subscriber named one lacks only the events of c
 		s.Start()
 		want(t, "one", all(one), "c+")
 		want(t, "none", all(none), "a+ a+ a- b+ c+")

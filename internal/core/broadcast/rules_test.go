@@ -11,31 +11,32 @@ import (
 	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
-// update says that a key has a level; nothing is left of a key at level zero.
+// update says that a key has a level. At level zero, the key no longer exists.
 type update struct {
 	key   string
 	level int
-	sync  bool // asks for an event whatever the level was
-	first int  // the level when the subscription began, if nothing of the key was delivered
+	sync  bool // requests an event, whatever the previous level was
+	first int  // the level when the subscription began, if no event of the key was delivered
 }
 
-// event says that a key went up or down a level, or that it was asked for one.
+// event says that a key went up or down by one level, or that an event was requested.
 type event struct {
 	key string
-	by  int // 1, -1 or 0 for what was asked for
+	by  int // 1 or -1; 0 for a requested event
 }
 
 func (e event) String() string { return e.key + map[int]string{1: "+", -1: "-", 0: "!"}[e.by] }
 
-// levels are rules by which the events of a key add up to its level, so that one
-// update may have any number of them.
+// levels implements rules in which the events of a key add up to its level. One update may cause
+// any number of events.
 type levels struct{}
 
 func (levels) Key(u update) string     { return u.key }
 func (levels) Gone(u update) bool      { return u.level == 0 }
 func (levels) Initial(u update) update { u.sync, u.first = false, u.level; return u }
 
-// Events go from nothing by way of the first level.
+// If nothing was delivered, Events leads from zero to the first level, and from there to the new
+// level.
 func (levels) Events(delivered, u update) []event {
 	var events []event
 	from := delivered.level
@@ -67,10 +68,10 @@ func (levels) Coalesce(delivered, earlier, later update) (coalesced update, disc
 
 func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
 
-// everything are the options of a subscriber that is told of everything.
+// everything are the options of a subscriber that is sent all events.
 type everything = broadcast.Options[update, event]
 
-// station is a broadcaster of levels that counts what was discarded.
+// station is a broadcaster with the rules levels. It counts the discarded transitions.
 type station struct {
 	*broadcast.Broadcaster[string, update, event]
 	discarded int // guarded by the broadcaster's lock
@@ -86,7 +87,7 @@ func newStation() *station {
 	return s
 }
 
-// publish publishes updates such as "a3" and, with a request, "b1!".
+// publish publishes updates such as "a3". "b1!" also requests an event.
 func (s *station) publish(updates string) {
 	for text := range strings.FieldsSeq(updates) {
 		u := update{key: text[:1]}
@@ -99,7 +100,7 @@ func (s *station) publish(updates string) {
 	}
 }
 
-// buffered reads what is in a channel, and says when it is closed.
+// buffered reads the events in a channel without waiting, and notes if the channel is closed.
 func buffered(out <-chan event) string {
 	var got []string
 	for {
@@ -115,7 +116,7 @@ func buffered(out <-chan event) string {
 	}
 }
 
-// all reads until nothing comes any more.
+// all reads events until no more arrive.
 func all(out <-chan event) string {
 	var got []string
 	for {

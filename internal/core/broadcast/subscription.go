@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// subscription delivers to one subscriber. An update is pending until its events are committed; the update
-// then counts as delivered. A key without a pending update was delivered the update in Broadcaster.present.
+// subscription delivers to one subscriber. An update is pending until its events are committed; it then counts as
+// delivered. For a key without a pending update, the delivered update is the update in Broadcaster.present.
 //
-// Committed events go into the channel as far as they fit, and a pump sends the rest.
+// As many committed events as fit go into the channel, and a pump sends the rest.
 type subscription[K cmp.Ordered, U, E any] struct {
 	b       *Broadcaster[K, U, E]
 	options Options[U, E]
@@ -18,23 +18,23 @@ type subscription[K cmp.Ordered, U, E any] struct {
 	end     func()          // ends ctx
 	out     chan E
 
-	// Guarded by b.mu.
+	// The fields below are guarded by b.mu.
 
 	queue     list.List           // of *step[K, U], in the order of delivery
 	pending   map[K]*list.Element // elements of queue, by key
-	committed []E                 // sent before the queue, and no longer changed by updates; events of one key
-	sending   K                   // that key
-	pumping   bool                // the pump is running, and only it sends
+	committed []E                 // events of one key, sent before the queue; later updates do not change them
+	sending   K                   // the key of the committed events
+	pumping   bool                // true while the pump runs; only the pump then sends
 }
 
-// step leads from the last delivered update of a key to the newest one.
+// step leads from the last delivered update of a key to the newest update.
 type step[K cmp.Ordered, U any] struct {
 	key               K
 	delivered, update U
 }
 
-// offerLocked adds an update to the queue. If one of the same key is pending, both are coalesced
-// and keep its place. before is the previous update of the key.
+// offerLocked adds an update to the queue. If an update of the key is pending, the two are
+// coalesced, and keep the place in the queue. before is the previous update of the key.
 func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	place, pends := s.pending[key]
 	if !pends {
@@ -54,7 +54,7 @@ func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	s.deliverLocked()
 }
 
-// deliverLocked fills the channel and starts the pump for the rest.
+// deliverLocked fills the channel, and starts the pump for the remaining events.
 func (s *subscription[K, U, E]) deliverLocked() {
 	for !s.pumping && len(s.out) < cap(s.out) && s.advanceLocked() {
 		s.out <- s.popLocked()
@@ -65,7 +65,7 @@ func (s *subscription[K, U, E]) deliverLocked() {
 	}
 }
 
-// pump sends events until none is left, the subscription ends or stop is closed.
+// pump sends events until no event is left, the subscription ends, or stop is closed.
 func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *subscription[K, U, E]) pump(stop <-chan struct{}) {
 	}
 }
 
-// send waits for the reader. It returns false if the event was not sent.
+// send waits until the reader takes the event. It returns false if the event was not sent.
 func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	select {
 	case s.out <- event:
@@ -96,8 +96,8 @@ func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	return false
 }
 
-// advanceLocked commits updates until there is a committed event. It returns false if there is none.
-// The key's next update follows from the committed one.
+// advanceLocked commits updates until there is a committed event. It returns false if there is
+// none. The next step of the key begins at the committed update.
 func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 && s.queue.Len() > 0 {
 		next := s.queue.Remove(s.queue.Front()).(*step[K, U])
@@ -120,7 +120,7 @@ func (s *subscription[K, U, E]) unsubscribe() {
 	s.removeLocked()
 }
 
-// removeLocked ends the subscription, once. If the pump is sending, the pump removes it.
+// removeLocked ends the subscription once. While the pump sends, it leaves the removal to the pump.
 func (s *subscription[K, U, E]) removeLocked() {
 	s.end()
 	i := slices.Index(s.b.subs, s)

@@ -10,8 +10,8 @@ import (
 
 type key struct{}
 
-// What waits for the end of a call's context after the call has returned is released,
-// also if the runtime has forgotten it.
+// When a call returns, its context ends. So everything that waits for the context is released, even
+// if the runtime never cancels a derived context.
 func TestContextEndsWithTheCall(t *testing.T) {
 	for name, keep := range map[string]func(ctx context.Context) <-chan struct{}{
 		"the context itself": context.Context.Done,
@@ -29,7 +29,7 @@ func TestContextEndsWithTheCall(t *testing.T) {
 		},
 		"a derived context": func(ctx context.Context) <-chan struct{} {
 			derived, cancel := context.WithCancel(ctx)
-			_ = cancel // forgotten
+			_ = cancel // the runtime forgets to call it
 			return derived.Done()
 		},
 		"a function": func(ctx context.Context) <-chan struct{} {
@@ -60,8 +60,8 @@ func TestContextEndsWithTheCall(t *testing.T) {
 	}
 }
 
-// What a runtime derives from a call's context ends when the call is cancelled, and
-// has its cause.
+// If a call is cancelled, the contexts that the runtime derived from the call's context end with
+// the same cause.
 func TestDerivedContextIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
@@ -81,7 +81,7 @@ func TestDerivedContextIsCancelled(t *testing.T) {
 	})
 }
 
-// A context without a cause ends as cancelled.
+// A call that is cancelled without a cause ends with context.Canceled.
 func TestCancelWithoutACause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()

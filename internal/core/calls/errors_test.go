@@ -10,12 +10,12 @@ import (
 	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
-// badError does in Error what a runtime may do there.
+// badError is an error with a method Error that runs do, as the errors of a faulty runtime may.
 type badError struct{ do func() }
 
 func (e badError) Error() string { e.do(); return "bad" }
 
-// nilPanics is an error whose nil pointer does not print.
+// nilPanics is an error type. Its method Error panics on a nil pointer.
 type nilPanics struct{ text string }
 
 func (e *nilPanics) Error() string { return e.text }
@@ -88,7 +88,7 @@ func TestPanicsAreErrors(t *testing.T) {
 	}
 }
 
-// What the method returns is the error itself.
+// done is called with the same error that the method returned.
 func TestErrorsAreNotChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()

@@ -1,8 +1,8 @@
-// Package calls runs calls to a container runtime, each in its own goroutine. A call that blocks
-// delays nobody. A panic or runtime.Goexit becomes an error. The goroutine of a call that never
+// Package calls runs each call to a container runtime in its own goroutine. A call that blocks
+// delays no other call. A panic or runtime.Goexit becomes an error. The goroutine of a call that never
 // returns cannot be ended.
 //
-// A group knows its calls in flight and can cancel one or all. It has no clock: callers pass the time.
+// A group tracks its calls in flight, and can cancel one call or all. It has no clock: callers pass the time.
 package calls
 
 import (
@@ -25,33 +25,33 @@ type Info struct {
 	Method string
 	// PodUID is the pod of the call; empty for a call about all pods.
 	PodUID types.UID
-	// Object is the pod for messages; empty for none.
+	// Object describes the pod in messages; empty for none.
 	Object string
 	// Since is when the call began.
 	Since time.Time
 }
 
-// Group is a set of calls with keys. Its methods are safe for concurrent use, even in done, except Stop.
+// Group is a set of calls with keys. All methods are safe for concurrent use. done may call all of them except Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
-	calls map[K]*call // until done has returned; guarded by mu
+	calls map[K]*call // contains each call until its done has returned; guarded by mu
 }
 
 type call struct {
 	info    Info
 	cancel  context.CancelCauseFunc
 	ended   chan struct{} // closed after done has returned
-	stopped atomic.Bool   // Stop has cancelled the call
+	stopped atomic.Bool   // true once Stop has cancelled the call
 }
 
 // NewGroup returns a group without calls.
 func NewGroup[K comparable]() *Group[K] { return &Group[K]{calls: make(map[K]*call)} }
 
 // Go runs method in a goroutine and returns at once. When method has ended, its context is
-// cancelled and done is called in the same goroutine. The call is in flight until done returns.
+// cancelled, and done is called in the same goroutine. The call is in flight until done returns.
 //
-// err is the error of method, or one for which Panicked is true. stopped is true if err is not nil
-// and Stop cancelled the call, so the error means nothing about the runtime.
+// err is the error of method, or an error for which Panicked is true. stopped is true if err is not
+// nil and Stop cancelled the call. The error then says nothing about the runtime.
 //
 // Calls in flight must have different keys.
 func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, done func(err error, stopped bool)) {
@@ -61,7 +61,7 @@ func (g *Group[K]) Go(key K, info Info, method func(ctx context.Context) error, 
 	g.calls[key] = c
 	g.mu.Unlock()
 	go func() {
-		// Deferred, because the runtime may panic or call Goexit.
+		// These functions are deferred, because the runtime may panic or call Goexit.
 		err := error(panicError(info.Method + " panicked: the runtime ended the goroutine"))
 		defer g.leave(key)
 		defer func() { done(err, err != nil && c.stopped.Load()) }()
@@ -85,7 +85,7 @@ type panicError string
 
 func (e panicError) Error() string { return string(e) }
 
-// Panicked reports whether the err passed to done is from a call that panicked or called runtime.Goexit.
+// Panicked reports whether err, as passed to done, comes from a call that panicked or called runtime.Goexit.
 func Panicked(err error) bool {
 	var panicked panicError
 	return errors.As(err, &panicked)
@@ -98,7 +98,7 @@ func (g *Group[K]) leave(key K) {
 	delete(g.calls, key)
 }
 
-// Cancel cancels the call with this key, if it is in flight and was not cancelled before.
+// Cancel cancels the call with this key if it is in flight. A call keeps the cause of its first cancellation.
 func (g *Group[K]) Cancel(key K, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,13 +127,13 @@ func (g *Group[K]) Stop(cause error, timeout <-chan time.Time) (left []Info) {
 	return nil
 }
 
-// InFlight returns the calls of the given methods that are in flight, or of all methods: oldest
-// first, then by pod and method.
+// InFlight returns the calls in flight of the given methods; without arguments, of all methods.
+// They are sorted by age, oldest first, then by pod and method.
 func (g *Group[K]) InFlight(methods ...string) []Info {
 	return g.infos(func(c *call) bool { return len(methods) == 0 || slices.Contains(methods, c.info.Method) })
 }
 
-// infos returns the wanted calls in flight, in the order of InFlight.
+// infos returns the calls in flight for which wanted returns true, in the order of InFlight.
 func (g *Group[K]) infos(wanted func(*call) bool) (infos []Info) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

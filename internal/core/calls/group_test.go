@@ -22,14 +22,14 @@ var (
 	errDeadline = errors.New("past its deadline")
 )
 
-// outcome is what done was told.
+// outcome contains the arguments of one call of done.
 type outcome struct {
 	key     string
 	err     error
 	stopped bool
 }
 
-// owner starts calls, and keeps what came of them.
+// owner starts calls, and records their outcomes.
 type owner struct {
 	*calls.Group[string]
 	mu       sync.Mutex
@@ -51,7 +51,7 @@ func (o *owner) begin(key string, info calls.Info, method func(ctx context.Conte
 // cancelAll stops the group without waiting for its calls.
 func (o *owner) cancelAll() { o.Stop(errStopped, passed) }
 
-// passed is a timeout that has passed.
+// passed is a timeout that has already fired.
 var passed = func() <-chan time.Time {
 	ch := make(chan time.Time)
 	close(ch)
@@ -62,7 +62,7 @@ func (o *owner) call(key string, method func(ctx context.Context) error) {
 	o.begin(key, calls.Info{Method: "GetPods"}, method)
 }
 
-// came returns the outcomes there are when nothing moves any more, and forgets them.
+// came waits until all goroutines are blocked, and returns and clears the outcomes.
 func (o *owner) came() []outcome {
 	synctest.Wait()
 	o.mu.Lock()
@@ -72,7 +72,7 @@ func (o *owner) came() []outcome {
 	return came
 }
 
-// only returns the one outcome there is to be.
+// only returns the outcome, and fails unless there is exactly one.
 func (o *owner) only(t *testing.T) outcome {
 	t.Helper()
 	came := o.came()
@@ -84,20 +84,20 @@ func (o *owner) only(t *testing.T) outcome {
 
 func returnsNil(context.Context) error { return nil }
 
-// honours returns when its context has ended, with what it ended with.
+// honours waits until its context ends, and returns the cause.
 func honours(ctx context.Context) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// goroutine identifies the goroutine it is called in.
+// goroutine returns a name for the goroutine that calls it.
 func goroutine() string {
 	stack := make([]byte, 64)
 	id, _, _ := strings.Cut(string(stack[:runtime.Stack(stack, false)]), " [")
 	return id
 }
 
-// done is called once, in the goroutine of the call, which is in flight until done returns.
+// done is called once, in the goroutine of the call. The call is in flight until done returns.
 func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
@@ -128,7 +128,7 @@ func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	})
 }
 
-// done may begin the next call, as an owner without a loop does.
+// done may begin the next call. An owner without a loop does so.
 func TestDoneMayBeginACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
@@ -173,7 +173,7 @@ func TestCancelEndsOneCall(t *testing.T) {
 	})
 }
 
-// The first cause is the one that the runtime sees.
+// If a call is cancelled twice, the runtime sees the first cause.
 func TestCancelTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
@@ -197,7 +197,7 @@ func TestCancelTwice(t *testing.T) {
 	})
 }
 
-// A call cancelled before its goroutine runs begins with a context that has ended.
+// If a call is cancelled before its goroutine runs, the method is called with an ended context.
 func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
@@ -211,7 +211,7 @@ func TestCancelBeforeTheGoroutineRuns(t *testing.T) {
 	})
 }
 
-// A failure after Stop says nothing about the runtime; success is success.
+// If a call fails after Stop, stopped is true. If a call succeeds after Stop, stopped is false.
 func TestStopCancelsWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
@@ -247,7 +247,7 @@ func TestStopCancelsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// What Stop did to a call is forgotten when the call has returned.
+// After a stopped call has returned, the next call with its key is not stopped.
 func TestStopSparesTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()
@@ -272,7 +272,7 @@ func TestStopSparesTheNextCall(t *testing.T) {
 // begun is the time at which the n-th call of a test began.
 func begun(n int) time.Time { return time.Unix(int64(n), 0) }
 
-// hang has a call begun that only release ends.
+// hang begins a call that ends only when release is closed.
 func (o *owner) hang(info calls.Info, release <-chan struct{}) {
 	o.begin(info.Object, info, func(context.Context) error { <-release; return nil })
 }
@@ -320,7 +320,7 @@ func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	})
 }
 
-// When Stop returns, done has returned.
+// Stop returns only after done has returned.
 func TestStopWaitsForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
@@ -369,7 +369,7 @@ func TestInFlightIsOrderedAndFiltered(t *testing.T) {
 	})
 }
 
-// Calls that return in any order leave the others in flight, known by their keys.
+// Calls may return in any order. The remaining calls stay in flight under their keys.
 func TestCallsReturnInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
-// Whatever several goroutines do to a group at once, every call comes to an end once, and
-// no goroutine is left.
+// While several goroutines use a group at once, done is called once for every call, and no
+// goroutine is left in the end.
 func TestGroup(t *testing.T) {
 	for seed := range uint64(30) {
 		g := calls.NewGroup[int]()

@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/inbox"
 )
 
-// letters is a content such as a loop has: a list and a set.
+// letters is a content like that of a real loop: a list and a set.
 type letters struct {
 	list []int
 	set  map[int]struct{}
@@ -67,7 +67,7 @@ func TestOneTokenForAnyNumberOfChanges(t *testing.T) {
 	}
 }
 
-// A sender whose change panics leaves an inbox that others can use.
+// After a change that panics, other senders can still use the inbox.
 func TestPutSurvivesAPanickingChange(t *testing.T) {
 	b := inbox.New[letters]()
 	func() {
@@ -84,8 +84,8 @@ func TestPutSurvivesAPanickingChange(t *testing.T) {
 	}
 }
 
-// Nothing is lost or repeated, and a loop that only sleeps while there is no token
-// gets everything.
+// With many senders, every input is taken exactly once, even though the loop sleeps whenever there
+// is no token.
 func TestManySenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const senders, each = 8, 200

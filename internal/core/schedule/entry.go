@@ -15,18 +15,18 @@ type Entry struct {
 	// List and Inspection are the calls in flight; nil for none.
 	List, Inspection *Call
 	// StuckSince is when the oldest slow inspection of the pod began. It becomes zero when the runtime
-	// answers an inspection. The pod is stuck while it is set.
+	// answers an inspection. The pod is stuck while StuckSince is set.
 	StuckSince time.Time
 
 	wants             Wants
-	toList, toInspect *list.Element // its elements in the queues; nil for none
-	wake              time.Time     // of its alarm; zero for none
-	index             int           // in alarms, from 1; 0 for none
+	toList, toInspect *list.Element // the pod's elements in the queues; nil for none
+	wake              time.Time     // the time of the pod's alarm; zero for none
+	index             int           // the pod's place in alarms, counted from 1; 0 for none
 }
 
 // Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the number of the first list to answer all requests; 0 if none is wanted now. Cause is why.
+	// List is the number of the first list that answers all requests; 0 if none is wanted now. Cause is why.
 	List  uint64
 	Cause string
 	// Inspect is true if the pod needs an inspection.
@@ -35,8 +35,8 @@ type Wants struct {
 	Wake time.Time
 }
 
-// Plan updates the queues and the alarm of a pod. At most one call of each kind runs at a time for
-// a pod. Requests that the full list in flight answers wait for it, unless it is slow.
+// Plan updates the queues and the alarm of a pod. For each pod, at most one call of each kind runs at
+// a time. Requests that the full list in flight will answer wait for that list, unless it is slow.
 func (s *Scheduler) Plan(p *Entry, w Wants) {
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
@@ -48,12 +48,12 @@ func (s *Scheduler) Plan(p *Entry, w Wants) {
 	}
 	p.wants = w
 	if w.Inspect && p.Inspection != nil && p.Inspection.Slow {
-		s.setStuck(p, p.Inspection.Began) // a new pod has the UID of a removed one, and waits for the same call
+		s.setStuck(p, p.Inspection.Began) // a new pod with a removed pod's UID waits for the removed pod's call
 	}
 	s.setAlarm(p)
 }
 
-// Gone notes that nothing waits for an inspection of the pod any more.
+// Gone records that no inspection of the pod is needed any more.
 func (s *Scheduler) Gone(p *Entry) {
 	s.setStuck(p, time.Time{})
 	s.toInspect.set(p, false)
@@ -71,10 +71,10 @@ func (s *Scheduler) Moving(p *Entry) bool {
 	}
 }
 
-// queue is a first-in, first-out queue of pods. Pods from addLater stay behind all others.
+// queue is a first-in, first-out queue of pods. Pods that addLater added stay behind all other pods.
 type queue struct {
 	list.List
-	// place returns where a pod keeps its element in this queue.
+	// place returns the field in which a pod keeps its element of this queue.
 	place func(p *Entry) **list.Element
 	// later is the first element that addLater added; nil for none.
 	later *list.Element
@@ -96,7 +96,7 @@ func (q *queue) set(p *Entry, in bool) {
 	}
 }
 
-// addLater adds a pod behind all others.
+// addLater adds a pod behind all other pods.
 func (q *queue) addLater(p *Entry) {
 	e := q.PushBack(p)
 	*q.place(p), q.later = e, cmp.Or(q.later, e)

@@ -1,9 +1,9 @@
 package schedule
 
-// Counts is what a schedule counts.
+// Counts contains the counters of a schedule.
 type Counts struct{ ToList, ToInspect, Round, Alarms, ListSlots, Inspections, Slow, Stuck int }
 
-// Counts returns what the schedule counts now. ToInspect leaves out the round.
+// Counts returns the present counters. ToInspect does not include the round.
 func (s *Scheduler) Counts() Counts {
 	round := 0
 	for e := s.toInspect.later; e != nil; e = e.Next() {

@@ -1,6 +1,6 @@
-// Package schedule decides which call the container runtime gets next, and when: full lists, pod lists
-// and inspections. It holds what concerns all pods: when full lists begin, how many calls run, which
-// are slow, and canaries. The reconciler decides what a pod needs, and passes it to [Scheduler.Plan].
+// Package schedule decides which call to the container runtime begins next, and when: a full list, a pod list
+// or an inspection. It makes the decisions about all pods: when full lists begin, how many calls run, which calls
+// are slow, and which canaries are due. The reconciler decides what a pod needs, and calls [Scheduler.Plan].
 //
 // The package has no goroutine, lock or clock: the reconciler sets the time and makes the calls.
 package schedule
@@ -17,20 +17,20 @@ import (
 
 const (
 	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made
-	// instead: with some hundred containers, it costs about as much as eight pod lists.
+	// instead. With some hundred containers, a full list costs about as much as eight pod lists.
 	PodListsAtOnce = 8
-	// MaxSlow is how many slow inspections release their worker. Further ones keep it, so that a stuck
-	// runtime gets a bounded number of calls.
+	// MaxSlow is how many slow inspections release their worker. Further slow inspections keep their
+	// worker, so that a stuck runtime is sent a bounded number of calls.
 	MaxSlow = 64
-	// MaxStuckAfter is the age at which a full list is always stuck, unless a period is longer.
+	// MaxStuckAfter is the age at which a full list always counts as stuck, unless a period is longer.
 	MaxStuckAfter = 10 * time.Second
 	// canariesPerThreshold is how many canaries are inspected within the health threshold.
 	canariesPerThreshold = 6
-	// roundPeriods is the number of periods from one round of all pods to the next.
+	// roundPeriods is the number of periods between two rounds that inspect all pods.
 	roundPeriods = 2
 )
 
-// Stamp orders lists by when they began. Number is unique; two lists may share Time, which readers compare.
+// Stamp orders lists by their beginning. Number is unique. Two lists may share Time, which readers compare.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
@@ -39,7 +39,7 @@ type Stamp struct {
 // After reports whether the list began after the other.
 func (s Stamp) After(other Stamp) bool { return s.Number > other.Number }
 
-// Kind is what a call asks for: all pods, one pod, or the status of a pod.
+// Kind is the kind of a call: a list of all pods, a list of one pod, or an inspection.
 type Kind int
 
 // The kinds of calls.
@@ -49,30 +49,30 @@ const (
 	Inspect             // an inspection
 )
 
-// CausePeriod is the cause of the full list of every period.
+// CausePeriod is the cause of a periodic full list.
 const CausePeriod = "period"
 
 // Call is a call to the runtime in progress.
 type Call struct {
 	Kind  Kind
 	UID   types.UID // empty for ListAll
-	Cause string    // why it was made
-	Stamp Stamp     // of the list; zero for an inspection
+	Cause string    // why the call was made
+	Stamp Stamp     // the stamp of the list; zero for an inspection
 	Began time.Time
 
-	// Slow is true once the call has run for longer than a period: another may use its slot; see MaxSlow. A
-	// full list is slow once it is stuck; see FullListsStuckSince.
+	// Slow is true once the call has run for longer than a period: another call may then use its slot;
+	// see MaxSlow. A full list is slow once it is stuck; see FullListsStuckSince.
 	Slow bool
-	// TimedOut is true once the call has timed out, and so has failed. Until it returns, no other call of
-	// its kind is made for the pod.
+	// TimedOut is true once the call has timed out; it then counts as failed. Until it returns, no
+	// other call of its kind is made for the pod.
 	TimedOut bool
 }
 
-// Config is not changed after New.
+// Config is the configuration of a Scheduler. It is not changed after New.
 type Config struct {
 	// Period is the time from the start of one full list to the next.
 	Period time.Duration
-	// Timeout is the deadline of a call, Threshold the threshold of the health check.
+	// Timeout is the deadline of a call. Threshold is the threshold of the health check.
 	Timeout, Threshold time.Duration
 	// Workers is how many inspections run at once; see MaxSlow.
 	Workers int
@@ -80,39 +80,39 @@ type Config struct {
 	ListsPods bool
 }
 
-// Scheduler is not safe for concurrent use.
+// Scheduler decides which calls begin, and when. It is not safe for concurrent use.
 type Scheduler struct {
-	// Now is the time, set by the reconciler before every step.
+	// Now is the present time. The reconciler sets it before every step.
 	Now time.Time
 	// Last is the newest stamp.
 	Last Stamp
 	// FullList is the full list in flight; nil for none.
 	FullList *Call
-	// FullListsStuckSince is when the first stuck full list began; zero for none. A full list is stuck once it is
-	// older than a period, and than the shorter of MaxStuckAfter and twice the last successful list. If it times
-	// out, full lists remain stuck until one returns.
+	// FullListsStuckSince is when the first stuck full list began; zero for none. A full list is stuck
+	// once it is older than a period, and older than MaxStuckAfter or twice the duration of the last
+	// successful list, whichever is shorter. If it times out, full lists remain stuck until one returns.
 	FullListsStuckSince time.Time
 
 	cfg  Config
 	full cadence
-	// podsStuckSince is when the first of the stuck pods became stuck. lastCanary is when the last canary was
-	// chosen or, in a round, its inspection began.
+	// podsStuckSince is when the first of the stuck pods became stuck. lastCanary is when the last
+	// canary was chosen. In a round, it is when the last inspection of the round began.
 	podsStuckSince, lastCanary time.Time
 
 	toList, toInspect queue // in the order in which the pods began to wait
 	alarms            alarms
 	listSlots         int // how many pod lists may begin
-	inspections       int // how many are in flight
-	slow              int // how many of those are slow
+	inspections       int // how many inspections are in flight
+	slow              int // how many of the inspections in flight are slow
 	stuck             int // how many pods are stuck
 }
 
 // cadence decides when full lists begin.
 type cadence struct {
 	periodic bool
-	next     time.Time // when the next full list of the period begins
-	// notBefore is the earliest time for a requested full list. It leaves a pause as long as the last
-	// full list took, but at most a period. Callers of Relist do not wait for it.
+	next     time.Time // when the next periodic full list begins
+	// notBefore is the earliest time for a requested full list. It leaves a pause that is as long as
+	// the last full list, but at most a period. Callers of Relist do not wait for notBefore.
 	notBefore time.Time
 	requested bool          // a full list was requested
 	failed    bool          // the last full list failed
@@ -128,7 +128,7 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// SetPeriodic starts the full lists of every period, the first one now, or stops them.
+// SetPeriodic starts or stops the periodic full lists. It starts the first list now.
 func (s *Scheduler) SetPeriodic(on bool) {
 	s.full.periodic, s.full.next = on, s.Now
 	if !on && s.FullList == nil {
@@ -136,7 +136,7 @@ func (s *Scheduler) SetPeriodic(on bool) {
 	}
 }
 
-// endStuck notes that full lists are no longer stuck. It ends a round.
+// endStuck records that full lists are no longer stuck, and ends the round.
 func (s *Scheduler) endStuck() {
 	s.FullListsStuckSince = time.Time{}
 	for s.toInspect.later != nil {
@@ -144,7 +144,7 @@ func (s *Scheduler) endStuck() {
 	}
 }
 
-// stamp returns a new stamp. Its time never goes back: the cache rejects statuses for older lists.
+// stamp returns a new stamp. Its time never goes back, because the cache rejects statuses for older lists.
 func (s *Scheduler) stamp() Stamp {
 	s.Last.Number++
 	if s.Now.After(s.Last.Time) {
@@ -154,14 +154,14 @@ func (s *Scheduler) stamp() Stamp {
 }
 
 // Begin returns the calls that begin now. relist is true if a caller of Relist waits for a full
-// list to begin. requested is the cause of a requested full list; empty for none.
+// list to begin. requested is the cause of a requested full list; empty if none is requested.
 func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 	s.full.requested = requested != ""
 	if cause := s.fullListDue(relist, requested); cause != "" {
 		s.FullList = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.Now}
 		s.full.next = s.Now.Add(s.cfg.Period)
 		begun = append(begun, s.FullList)
-		for s.toList.Len() > 0 { // the full list answers these requests, which are older
+		for s.toList.Len() > 0 { // these requests are older than the full list, which answers them
 			s.toList.pop()
 		}
 	}
@@ -191,7 +191,7 @@ func (s *Scheduler) freeWorkers() int {
 }
 
 // mayInspect reports whether the inspection of a waiting pod may begin. A round uses half of the
-// workers and half of MaxSlow, and leaves the rest to pods that need an inspection.
+// workers and half of MaxSlow. The rest is left for pods that need an inspection.
 func (s *Scheduler) mayInspect(p *Entry) bool {
 	if p.wants.Inspect {
 		return s.freeWorkers() > 0
@@ -217,12 +217,12 @@ func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 	return ""
 }
 
-// manyWait reports whether so many pods wait for a list that a full list is better. After a failed
-// full list it returns false, so that pods are listed one by one.
+// manyWait reports whether so many pods wait for a pod list that a full list is better. After a
+// failed full list, it returns false, so that pods are listed one by one.
 func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// FullListEnded notes that a full list succeeded, failed or timed out. It postpones the next
-// requested list; see notBefore. If a list of the period is overdue, it begins after another period.
+// FullListEnded records that a full list succeeded, failed or timed out. It postpones the next
+// requested list; see notBefore. If a periodic list is overdue, it begins after another period.
 func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	wait := s.cfg.Period
 	if succeeded {
@@ -236,9 +236,9 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	}
 }
 
-// Returned notes that a call has returned; p is nil for a full list. Call it before handling the
-// result. answered is false for a call that returned an error after it had timed out: its pod or
-// list remains stuck.
+// Returned records that a call has returned. p is nil for a full list. Call Returned before
+// handling the result. answered is false if the call returned an error after it had timed out: the
+// pod, or the full lists, then stay stuck.
 func (s *Scheduler) Returned(c *Call, p *Entry, answered bool) {
 	switch c.Kind {
 	case ListAll:
@@ -266,14 +266,14 @@ func (s *Scheduler) Returned(c *Call, p *Entry, answered bool) {
 // Late is a call that has become slow or has timed out.
 type Late struct {
 	*Call
-	// Entry is the pod's; nil for a full list.
+	// Entry is the entry of the pod; nil for a full list.
 	Entry *Entry
 	// NowTimedOut is true if the call has timed out, false if it has become slow.
 	NowTimedOut bool
 }
 
-// Expire returns the pods whose time has come, to be planned again, and the calls that have become slow
-// or have timed out. Both are sorted by UID. Calls that have returned must be passed to Returned first.
+// Expire returns the pods that are due, which must be planned again, and the calls that have become slow or
+// have timed out. Both lists are sorted by UID. Calls that have returned must be passed to Returned first.
 func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
@@ -335,7 +335,7 @@ func (s *Scheduler) slowAt(c *Call) time.Time {
 	return c.Began.Add(min(after, s.cfg.Timeout))
 }
 
-// Wake returns when Begin or Expire next has something to do; zero for never.
+// Wake returns when Begin or Expire must next be called; zero for never.
 func (s *Scheduler) Wake() (next time.Time) {
 	if s.FullList == nil {
 		if s.full.periodic {
@@ -351,7 +351,7 @@ func (s *Scheduler) Wake() (next time.Time) {
 	return earlier(next, earlier(s.nextLate(s.FullList), s.canaryDue()))
 }
 
-// earlier returns the earlier of two times. A zero time means none, and is ignored.
+// earlier returns the earlier of two times. It ignores a zero time.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -359,7 +359,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// setStuck sets StuckSince if it is zero, or clears it if since is zero.
+// setStuck sets StuckSince if it is zero. If since is zero, it clears StuckSince.
 func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	switch {
 	case p.StuckSince.IsZero() == since.IsZero():
@@ -375,7 +375,7 @@ func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	p.StuckSince = since
 }
 
-// TakeCanary reports whether canaries must be chosen now: one, or, while full lists are stuck, a round of all pods.
+// TakeCanary reports whether canaries must be chosen now: one pod, or a round of all pods while full lists are stuck.
 func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
@@ -384,16 +384,16 @@ func (s *Scheduler) TakeCanary() bool {
 	return true
 }
 
-// AddToRound adds a pod without an inspection to the round. It is inspected after the pods that need an inspection.
+// AddToRound adds a pod without an inspection to the round, which comes after the pods that need an inspection.
 func (s *Scheduler) AddToRound(p *Entry) {
 	if p.toInspect == nil {
 		s.toInspect.addLater(p)
 	}
 }
 
-// canaryDue returns when canaries must be chosen next; zero for never. While pods are stuck, one healthy
-// pod is chosen now and then. While full lists are stuck, a round begins two periods after the start of the
-// previous round's last inspection.
+// canaryDue returns when canaries must be chosen next; zero for never. While pods are stuck, one
+// healthy pod is chosen at intervals. While full lists are stuck, a round begins two periods after
+// the last inspection of the previous round began.
 func (s *Scheduler) canaryDue() (due time.Time) {
 	switch {
 	case s.toInspect.later != nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// When full lists begin.
+// Full lists begin at these times.
 func TestFullLists(t *testing.T) {
 	runTables(t, map[string]string{
 		"every period from when they are switched on": `
@@ -81,7 +81,7 @@ func TestFullLists(t *testing.T) {
 	})
 }
 
-// A runtime that cannot list one pod has full lists answer all requests.
+// If the runtime cannot list one pod, full lists answer all requests.
 func TestRuntimeListsNoPods(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.ListsPods = false })
 	s.run(`
@@ -91,8 +91,8 @@ func TestRuntimeListsNoPods(t *testing.T) {
 	s.end()
 }
 
-// The hang of a full list that is given up at its deadline lasts until a later one returns, or
-// full lists are switched off.
+// After a full list has timed out, full lists stay stuck until a later list returns, or until full
+// lists are switched off.
 func TestHangLasts(t *testing.T) {
 	const dead = "242s | F2-slow F2-dead | 4m2s\n"
 	for _, end := range []string{
@@ -115,7 +115,7 @@ func TestHangLasts(t *testing.T) {
 	}
 }
 
-// Stamps do not go back with the clock. Two may share their time; their numbers order them.
+// Stamps do not go back with the clock. Two stamps may share a time; their numbers then order them.
 func TestStamps(t *testing.T) {
 	s := newScript(t)
 	s.run(`0s request a b | G1a G2b | 1s`)
@@ -128,7 +128,7 @@ func TestStamps(t *testing.T) {
 	}
 }
 
-// What is done about single pods.
+// Pod lists and inspections of single pods begin and end at these times.
 func TestPods(t *testing.T) {
 	runTables(t, map[string]string{
 		"slots, in the order of the requests; one call of a kind for a pod": `
@@ -195,8 +195,8 @@ func TestPods(t *testing.T) {
 	})
 }
 
-// With a deadline within a period a call is slow and dead at once, and a canary is due no more often
-// than every period.
+// If the deadline is shorter than a period, a call becomes slow and times out at the same time. A
+// canary is due at most once per period.
 func TestShortTimes(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Timeout, cfg.Threshold, cfg.Workers = period/2, period, 1 })
 	s.run(`
@@ -208,8 +208,9 @@ func TestShortTimes(t *testing.T) {
 	s.end()
 }
 
-// While full lists hang, pods are inspected in rounds, by half of the workers, after the pods that need
-// an inspection. A round begins two periods after the start of the previous round's last inspection.
+// While full lists are stuck, pods are inspected in rounds, by half of the workers, after pods that
+// need an inspection. A round begins two periods after the last inspection of the previous round
+// began.
 func TestRounds(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = 4 })
 	s.run(`
@@ -227,7 +228,7 @@ func TestRounds(t *testing.T) {
 	s.end()
 }
 
-// Slow inspections beyond MaxSlow keep their worker. Half as many stop the rounds.
+// Slow inspections beyond MaxSlow keep their worker. Half as many slow inspections stop the rounds.
 func TestManySlowInspections(t *testing.T) {
 	const workers = schedule.MaxSlow / 2
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = workers })
@@ -252,8 +253,8 @@ func TestManySlowInspections(t *testing.T) {
 	s.end()
 }
 
-// Whatever is wanted and however calls return: a pod has one call of a kind, slots are neither
-// exceeded nor lost, there is nothing to do before Wake, and in the end nothing is left.
+// For random inputs, each pod has at most one call of each kind, and slots are neither exceeded nor
+// lost. Nothing is due before Wake, and nothing is left in the end.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -291,7 +292,7 @@ func (s *script) randomInput(random *rand.Rand) {
 	s.input(input)
 }
 
-// randomStep takes a step and compares what the schedule counts with the calls and the pods.
+// randomStep takes a step, and compares the counters of the schedule with the calls and the pods.
 func (s *script) randomStep(random *rand.Rand) (did []string) {
 	did = s.expire()
 	if s.TakeCanary() {
@@ -326,7 +327,7 @@ func (s *script) randomStep(random *rand.Rand) (did []string) {
 		count(&want.Stuck, !p.StuckSince.IsZero(), 1)
 	}
 	got := s.Counts()
-	want.Round = got.Round // it is checked below
+	want.Round = got.Round // checked below
 	if got != want || len(one) != len(s.flying) {
 		s.t.Fatalf("the schedule counts %+v, want %+v, for %v", got, want, s.flying)
 	}

@@ -18,10 +18,10 @@ const period, timeout = time.Second, 2 * time.Minute
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// script uses a schedule as the reconciler does. Its tables have a row for each step: the time and
-// what happens then, what the schedule does, and when there is more to do. F3 is the full list with
-// stamp 3, G4b the pod list of pod b with stamp 4, Ic the inspection of pod c. A list that
-// begins has its cause behind a colon, unless that is "demand".
+// script uses a schedule as the reconciler does. Each row of a table is a step: the time and the
+// inputs, the outputs of the schedule, and the next wake-up time. F3 is the full list with stamp 3,
+// G4b the pod list of pod b with stamp 4, Ic the inspection of pod c. The cause of a list follows
+// after a colon, unless it is "demand".
 type script struct {
 	*schedule.Scheduler
 	t      *testing.T
@@ -33,7 +33,7 @@ type script struct {
 	requested string // the cause of the open request for a full list; empty for none
 }
 
-// pod is a pod, and what is wanted of it.
+// pod is a pod with the work that is wanted for it.
 type pod struct {
 	schedule.Entry
 	want schedule.Wants
@@ -49,7 +49,7 @@ func newScript(t *testing.T, change ...func(*schedule.Config)) *script {
 	return s
 }
 
-// runTables runs each table with a schedule of its own, to the end.
+// runTables runs each table to the end, with its own schedule.
 func runTables(t *testing.T, tables map[string]string) {
 	for name, table := range tables {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func runTables(t *testing.T, tables map[string]string) {
 	}
 }
 
-// run runs a table.
+// run runs a table, and fails at the first row with other outputs.
 func (s *script) run(table string) {
 	s.t.Helper()
 	for row := range strings.Lines(strings.TrimSpace(table)) {
@@ -79,7 +79,7 @@ func (s *script) run(table string) {
 	}
 }
 
-// input acts on an input, or returns the answer to a question.
+// input performs an input, or returns the answer to a question.
 func (s *script) input(text string) (answer []string) {
 	verb, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	names := strings.Fields(rest)
@@ -89,7 +89,7 @@ func (s *script) input(text string) (answer []string) {
 		s.SetPeriodic(verb == "start")
 	case "relist":
 		s.relist = true
-	case "all": // the cause of a request for a full list; none to take it back
+	case "all": // the cause of a requested full list; without a cause, the request is withdrawn
 		s.requested = rest
 	case "ok", "fail", "hang":
 		for _, name := range slices.Sorted(maps.Keys(s.flying)) {
@@ -101,12 +101,12 @@ func (s *script) input(text string) (answer []string) {
 		return []string{fmt.Sprint(s.TakeCanary())}
 	case "hangs?":
 		return []string{since(s.FullListsStuckSince)}
-	case "wake": // a pod at a time
+	case "wake": // sets the wake-up time of a pod
 		s.pod(names[0]).want.Wake = at(names[1])
 		s.plan(s.pod(names[0]))
 	default:
 		for _, name := range names {
-			for c := name[0]; c <= name[len(name)-1]; c++ { // a, b and c for "a-c"
+			for c := name[0]; c <= name[len(name)-1]; c++ { // "a-c" means a, b and c
 				answer = append(answer, s.podInput(verb, s.pod(string(c)))...)
 			}
 		}
@@ -137,7 +137,8 @@ func (s *script) podInput(verb string, p *pod) []string {
 	return nil
 }
 
-// returns has a call return. If it is stuck, it has been cancelled after its deadline.
+// returns ends a call in flight. "hang" means that the call had timed out and returns an error
+// after its cancellation.
 func (s *script) returns(how, name string) {
 	c, of := s.flying[name], (*schedule.Entry)(nil)
 	delete(s.flying, name)
@@ -206,11 +207,11 @@ func (s *script) planAll() {
 	}
 }
 
-// end has all calls return, and fails if anything is left in the schedule then.
+// end lets all calls return, and fails if the schedule still contains any work.
 func (s *script) end() {
 	s.t.Helper()
 	s.SetPeriodic(false)
-	s.requested, s.relist = "", true // for requests that only a full list answers
+	s.requested, s.relist = "", true // some requests are answered only by a full list
 	for s.begin(); len(s.flying) > 0; s.begin() {
 		s.input("ok *")
 	}
@@ -238,7 +239,7 @@ func since(at time.Time) string {
 	return at.Sub(epoch).String()
 }
 
-// at is the reverse of since.
+// at parses the output of since.
 func at(text string) time.Time {
 	d, err := time.ParseDuration(text)
 	if err != nil {

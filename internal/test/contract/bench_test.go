@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// benchNode is a generator over a runtime of n pods, each of two containers and a
-// sandbox, that has seen them all.
+// benchNode makes a generator for a runtime of n pods, and relists once. Each pod has two
+// containers and a sandbox.
 func benchNode(n int, wrap func(*plegtest.Runtime) pleg.Runtime) (*plegtest.Runtime, *pleg.GenericPLEG) {
 	rt := plegtest.NewRuntime()
 	list := make([]*pleg.Pod, n)
@@ -33,8 +33,8 @@ func benchNode(n int, wrap func(*plegtest.Runtime) pleg.Runtime) (*plegtest.Runt
 	return rt, g
 }
 
-// The whole way from Relist to "nothing changed". How often it allocates does not depend on
-// the number of pods; TestIdleRelistAllocatesAConstant holds it to that.
+// BenchmarkIdleRelist measures a Relist that finds no change. The number of allocations does not
+// depend on the number of pods; TestIdleRelistAllocatesAConstant checks that.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -47,8 +47,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// The same with a runtime that makes its pods anew for every list, so that they
-// must be compared.
+// BenchmarkIdleRelistFreshPods is like BenchmarkIdleRelist, but the runtime makes new pods for
+// every list, so that they must be compared.
 func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -62,7 +62,7 @@ func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	}
 }
 
-// alternating lists two copies of the same pods alternately.
+// alternating returns two copies of the same pods alternately.
 type alternating struct {
 	pleg.Runtime
 	lists [2][]*pleg.Pod
@@ -95,8 +95,8 @@ func (a *alternating) GetPods(context.Context, bool) ([]*pleg.Pod, error) {
 	return a.lists[a.turn], nil
 }
 
-// 100 changed pods at 5 ms an inspection, eight at a time: 13 rounds of 5 ms are
-// 65 ms.
+// BenchmarkChanged100At5ms measures 100 changed pods. An inspection takes 5 ms, and eight run at a
+// time: 13 rounds of 5 ms take 65 ms.
 func BenchmarkChanged100At5ms(b *testing.B) {
 	rt, g := benchNode(100, func(rt *plegtest.Runtime) pleg.Runtime { return slow{rt.Plain(), 5 * time.Millisecond} })
 	events := g.Watch()
@@ -120,7 +120,7 @@ func BenchmarkChanged100At5ms(b *testing.B) {
 	}
 }
 
-// slow is a runtime whose inspections take their time.
+// slow is a runtime with inspections that take the given time.
 type slow struct {
 	pleg.Runtime
 	takes time.Duration
@@ -133,7 +133,7 @@ func (s slow) GetPodStatus(ctx context.Context, p *pleg.Pod) (*pleg.PodStatus, e
 	return s.Runtime.GetPodStatus(ctx, p)
 }
 
-// Everything changes at once, with inspections that cost nothing.
+// BenchmarkEverythingChanged measures a change of all pods at once. Inspections take no time.
 func BenchmarkEverythingChanged(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -159,8 +159,8 @@ func BenchmarkEverythingChanged(b *testing.B) {
 	}
 }
 
-// How many pods are worth a full list: the same requests for pod lists, below
-// and above the number from which the whole node is listed.
+// BenchmarkRequestedPodLists compares numbers of requested pod lists. For more than eight pods, the
+// generator makes one full list instead.
 func BenchmarkRequestedPodLists(b *testing.B) {
 	for _, n := range []int{1, 8, 9, 64} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -220,8 +220,8 @@ func BenchmarkCacheGet(b *testing.B) {
 	}
 }
 
-// BenchmarkCacheSet is the status of a changed pod among 10,000: with the containers that
-// it had, and with one restarted.
+// BenchmarkCacheSet stores the status of one changed pod among 10,000, with the same containers or
+// with one restarted container.
 func BenchmarkCacheSet(b *testing.B) {
 	for _, restarted := range []bool{false, true} {
 		b.Run(fmt.Sprintf("restarted=%v", restarted), func(b *testing.B) {
@@ -247,9 +247,9 @@ func BenchmarkCacheSet(b *testing.B) {
 	}
 }
 
-// BenchmarkHeapPerPod measures the heap that a pod takes. The pod has a sandbox and two containers, each
-// with as many labels, by the runtime that made it and by a generator and its cache
-// besides. The heap is in heap-B/pod; the time means nothing.
+// BenchmarkHeapPerPod measures the heap of a pod with a sandbox and two containers, each with the
+// given number of labels. It measures the runtime's pods alone, and with a generator and its cache.
+// The result is heap-B/pod; the time has no meaning.
 func BenchmarkHeapPerPod(b *testing.B) {
 	const pods = 1000
 	for _, labels := range []int{0, 10} {
@@ -270,8 +270,7 @@ func BenchmarkHeapPerPod(b *testing.B) {
 	}
 }
 
-// benchmarkHeap reports by how much a node of pods and its user have the heap grow, by the
-// pod.
+// benchmarkHeap reports the growth of the heap per pod, for a node of pods and its user.
 func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
 	var grown int64
 	for b.Loop() {
@@ -289,8 +288,8 @@ func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
 	b.ReportMetric(float64(grown)/float64(pods), "heap-B/pod")
 }
 
-// podWithLabels returns a pod that shares no memory with others, with IDs of the length of
-// containerd's, and labels of ordinary length on the sandbox and both containers.
+// podWithLabels returns a pod that shares no memory with other pods. Its IDs are as long as
+// containerd's. The sandbox and both containers have labels of ordinary length.
 func podWithLabels(i, labels int) *pleg.Pod {
 	id := func(kind string) string { return fmt.Sprintf("%064s", fmt.Sprint(kind, i)) }
 	pod := bare(types.UID(fmt.Sprintf("5d4f0c1e-7b1a-4b53-9c55-%012d", i)),

@@ -27,8 +27,8 @@ func TestGetAllIsSorted(t *testing.T) {
 	}
 }
 
-// naiveCache is the contract of the cache written down without a care for cost:
-// it remembers everything that it was ever given, and derives the answers.
+// naiveCache is the contract of the cache in its simplest form. It remembers every value that it
+// was given, and derives the answers from them.
 type naiveCache map[types.UID]*naiveEntry
 
 type naiveEntry struct {
@@ -39,7 +39,7 @@ type naiveEntry struct {
 	absent           int
 }
 
-// The cache agrees with the naive one on every answer, for any history.
+// For random histories, the cache gives the same answers as naiveCache.
 func TestCacheModel(t *testing.T) {
 	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
 		c := pleg.NewCache()
@@ -116,7 +116,7 @@ func (m *naiveEntry) seen(global int) int {
 	return max(m.absent, global)
 }
 
-// A status that is nil without an error is an empty one.
+// A nil status without an error is stored as an empty status.
 func TestSetOfNothing(t *testing.T) {
 	c := pleg.NewCache()
 	c.Set("a", status("a", "good"), nil, at(1))

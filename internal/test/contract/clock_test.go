@@ -18,7 +18,8 @@ import (
 // steppingClock is a fake clock that is stepped while the loop sets its timer.
 type steppingClock struct {
 	*clocktesting.FakeClock
-	// The next steps: before and after the timer is set, and when the clock was read.
+	// The fields are the next steps: before the timer is set, after it is set, and after the clock is
+	// read.
 	before, after, read atomic.Int64
 }
 
@@ -51,8 +52,8 @@ func (t steppingTimer) Reset(d time.Duration) bool {
 	return t.Timer.Reset(d)
 }
 
-// A step of a fake clock that comes between the loop's reading of it and the loop's timer
-// is not lost: what is due is done without another step.
+// If a fake clock is stepped after the loop has read it and before the loop's timer is set, the
+// step is not lost: due work is done without another step.
 func TestStepWhileTheTimerIsSet(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "after": false} {
 		newClock := func() (clk *steppingClock, next *atomic.Int64) {
@@ -68,7 +69,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				defer rt.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
-				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // when the first list has begun
+				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // used when the first list has begun
 				go func() { _ = g.Relist(t.Context()) }()
 				synctest.Wait()
 				if got := g.HealthReport().RelistError; got == "" {

@@ -1,3 +1,3 @@
-// Package contract holds the tests of docs/CONTRACT.md. ruleNN_*_test.go tests rule NN. The tests drive
-// the public API of the library, and nothing else.
+// Package contract contains the tests of docs/CONTRACT.md. ruleNN_*_test.go tests rule NN. The
+// tests use only the public API of the library.
 package contract

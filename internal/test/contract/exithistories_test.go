@@ -26,9 +26,9 @@ func exitsOnly(rt *plegtest.Runtime) pleg.Runtime {
 	}{rt.Plain(), rt}
 }
 
-// Random histories with true exit events, early, late, doubled, and of containers that are gone: each
-// death is told once and in order, none is Initial that is news, the counter is right, and what the
-// cache showed exited it never shows running again.
+// In random histories, exit events are early, late, repeated, or for removed containers. Each death
+// is delivered once and in order, no new death is Initial, and the counter is correct. Once the
+// cache has shown a container exited, it never shows it running again.
 func TestExitHistories(t *testing.T) {
 	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) { fuzzExits(t, r) })
@@ -64,16 +64,16 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	}()
 	say("runtime %d", which)
 	uids := []types.UID{"p0", "p1", "p2"}
-	live := map[string]types.UID{}  // running
-	dead := map[string]types.UID{}  // exited and listed
-	dying := map[string]types.UID{} // told, and listed running
+	live := map[string]types.UID{}  // running containers, with their pods
+	dead := map[string]types.UID{}  // exited containers that are still listed
+	dying := map[string]types.UID{} // reported by an exit event, but still listed as running
 	deaths := map[string]bool{}
 	var all []string
 	next := 0
 	add := func(uid types.UID) {
 		id := fmt.Sprintf("c%d", next)
 		next++
-		if r.IntN(4) == 0 { // told before any list
+		if r.IntN(4) == 0 { // the exit event comes before any list
 			rt.EmitExit(pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now().Add(time.Hour)})
 			dying[id] = uid
 			say("exit event of %s, yet to come", id)
@@ -102,7 +102,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		add(uid)
 		add(uid)
 	}
-	for id := range dying { // no exit event has reached anybody
+	for id := range dying { // these exit events had no receiver
 		live[id] = dying[id]
 	}
 	clear(dying)
@@ -139,7 +139,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		switch r.IntN(18) {
 		case 0, 1:
 			add(uids[r.IntN(len(uids))])
-		case 2, 3, 4: // exit at once, told or not
+		case 2, 3, 4: // an exit, with or without an exit event
 			if id, uid := pick(live); id != "" {
 				delete(live, id)
 				tell := r.IntN(3)
@@ -329,7 +329,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	if got := countedTransitions(t, reg); got < transitions {
 		t.Errorf("%v transitions are counted, %v were delivered", got, transitions)
 	}
-	// the slow subscriber
+	// This part checks the slow subscriber.
 	sre := newReplay(t)
 	for {
 		select {
@@ -352,8 +352,9 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	g.Stop()
 }
 
-// A runtime that is short of CPU answers late and with old state, and stamps the start of a container after its end.
-// Lists and statuses seem to show the container started again. A handler gets one start at most, one death and one end.
+// A runtime that is short of CPU answers late with old state, and records the start of a container
+// after its end. Lists and statuses then seem to show a restart. A handler is sent at most one
+// start, one death and one end.
 func TestEndsOfASlowRuntime(t *testing.T) {
 	randtest.Check(t, 500, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) { fuzzSlowEnds(t, r) })

@@ -12,9 +12,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// FuzzListings reads bytes as listings of a runtime that may list anything, and
-// holds what a subscriber and the cache know after each of them against a naive
-// reading of the same listing.
+// FuzzListings decodes bytes as listings of a runtime that may list anything. After each listing,
+// it compares the state of a subscriber and of the cache with a naive reading of the listing.
 func FuzzListings(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{2, 1, 2, 17, 34, 2, 1, 51, 255, 1, 1, 1, 18})
@@ -47,7 +46,7 @@ func FuzzListings(f *testing.F) {
 	})
 }
 
-// decoder makes listings of bytes.
+// decoder decodes bytes into listings.
 type decoder []byte
 
 func (d *decoder) next() byte {
@@ -96,8 +95,8 @@ func (d *decoder) container() *pleg.Container {
 	}
 }
 
-// compareNaively reads a listing as rule 14 has it: the first of what is there
-// twice counts, and what cannot be distinguished does not.
+// compareNaively reads a listing by rule 14: only the first of repeated items counts, and nil items
+// and items without an ID do not count.
 func compareNaively(
 	t *testing.T, listed []*pleg.Pod, last map[string]pleg.PodLifeCycleEventType, cache *pleg.PodCache,
 ) {

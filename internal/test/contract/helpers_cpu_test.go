@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// usedCPU returns the CPU time that the process has used: unlike time, it passes in a bubble, and not
-// faster on a busy machine.
+// usedCPU returns the CPU time of the process. Unlike the time, it passes in a bubble, and it does
+// not depend on the load of the machine.
 func usedCPU(t *testing.T) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// read returns what a channel of events has now, a line each, by pod.
+// read returns the events that are in a channel now, one per line, sorted by pod.
 func read(ch <-chan *pleg.PodLifecycleEvent) []string {
 	var events []*pleg.PodLifecycleEvent
 	for {
@@ -29,7 +29,7 @@ func read(ch <-chan *pleg.PodLifecycleEvent) []string {
 	}
 }
 
-// lines returns events by pod, those of one in their order.
+// lines returns one line per event, sorted by pod. The events of a pod stay in order.
 func lines(events []*pleg.PodLifecycleEvent) (lines []string) {
 	slices.SortStableFunc(events, func(a, b *pleg.PodLifecycleEvent) int { return cmp.Compare(a.ID, b.ID) })
 	for _, e := range events {
@@ -38,7 +38,7 @@ func lines(events []*pleg.PodLifecycleEvent) (lines []string) {
 	return lines
 }
 
-// line is an event in one line.
+// line returns an event as one line.
 func line(e *pleg.PodLifecycleEvent) string {
 	if e.Data == nil {
 		return fmt.Sprintf("%s %s", e.ID, e.Type)
@@ -46,7 +46,7 @@ func line(e *pleg.PodLifecycleEvent) string {
 	return fmt.Sprintf("%s %s %s", e.ID, strings.TrimPrefix(string(e.Type), "Container"), e.Data)
 }
 
-// want compares lines.
+// want compares lines with the expected lines.
 func want(t *testing.T, what string, got []string, lines ...string) {
 	t.Helper()
 	if diff := gocmp.Diff(lines, got); diff != "" {
@@ -54,7 +54,7 @@ func want(t *testing.T, what string, got []string, lines ...string) {
 	}
 }
 
-// replay keeps what the events that were read say there is.
+// replay tracks the state that results from the events read.
 type replay struct {
 	t     testing.TB
 	state map[string]pleg.PodLifeCycleEventType // by container ID
@@ -87,7 +87,7 @@ func (r *replay) take(e *pleg.PodLifecycleEvent) {
 	r.state[id] = e.Type
 }
 
-// present returns what runs and what has exited, by the events.
+// present returns the running and exited containers, according to the events.
 func (r *replay) present() map[string]pleg.State {
 	present := make(map[string]pleg.State)
 	for id, last := range r.state {
@@ -102,7 +102,7 @@ func (r *replay) present() map[string]pleg.State {
 	return present
 }
 
-// equals fails unless the events read say what the pods say.
+// equals fails unless the events lead to the same state as the pods.
 func (r *replay) equals(pods []*pleg.Pod) {
 	r.t.Helper()
 	got := r.present()
@@ -126,8 +126,8 @@ func newReplay(t testing.TB) *replay {
 	return &replay{t, make(map[string]pleg.PodLifeCycleEventType)}
 }
 
-// readNews returns the events that a channel has now, one per line. Initial events have an equals sign
-// before them.
+// readNews returns the events that are in a channel now, one per line. A line of an Initial event
+// begins with an equals sign.
 func readNews(ch <-chan *pleg.PodLifecycleEvent) []string {
 	var lines []string
 	for len(ch) > 0 {
@@ -141,7 +141,7 @@ func readNews(ch <-chan *pleg.PodLifecycleEvent) []string {
 	return lines
 }
 
-// withStatus is an event in one line, with its container's status.
+// withStatus returns an event with its container's status as one line.
 func withStatus(e *pleg.PodLifecycleEvent) string {
 	switch {
 	case e.Status == nil:
@@ -153,7 +153,7 @@ func withStatus(e *pleg.PodLifecycleEvent) string {
 	}
 }
 
-// readStatuses returns what a channel of events has now, with the statuses.
+// readStatuses returns the events that are in a channel now, with the statuses of their containers.
 func readStatuses(ch <-chan *pleg.PodLifecycleEvent) []string {
 	var lines []string
 	for len(ch) > 0 {

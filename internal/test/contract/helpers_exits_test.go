@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// states returns the states of pod a's containers as the cache has them.
+// states returns the states of pod a's containers in the cache.
 func states(t *testing.T, cache *pleg.PodCache) map[string]pleg.State {
 	t.Helper()
 	status := mustGet(t, cache)
@@ -24,12 +24,12 @@ func states(t *testing.T, cache *pleg.PodCache) map[string]pleg.State {
 	return states
 }
 
-// exitOf is an exit event of a container.
+// exitOf returns an exit event of a container.
 func exitOf(id string, code int) pleg.ContainerExit {
 	return pleg.ContainerExit{ContainerID: id, ExitCode: code, FinishedAt: time.Now()}
 }
 
-// watch starts a node with some pods, and returns its events from then on.
+// watch starts a node with the given pods, and returns the events that follow the start.
 func watch(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent) {
 	t.Helper()
 	n := newNode(t)
@@ -45,14 +45,14 @@ func listing(rt *plegtest.Runtime) pleg.Runtime {
 	}{rt.Plain(), rt, rt}
 }
 
-// watchListing is watch with such a runtime and a registry of metrics.
+// watchListing is watch with the runtime of listing, and with a registry of metrics.
 func watchListing(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent, *prometheus.Registry) {
 	t.Helper()
 	n, reg := newNodeWithMetricsOf(t, listing)
 	return n, n.watch(pods...), reg
 }
 
-// watch starts the generator with some pods, and returns the events from then on.
+// watch starts the generator with the given pods, and returns the events that follow the start.
 func (n *node) watch(pods ...*pleg.Pod) <-chan *pleg.PodLifecycleEvent {
 	n.SetPods(pods...)
 	events := n.g.Watch()
@@ -61,7 +61,7 @@ func (n *node) watch(pods ...*pleg.Pod) <-chan *pleg.PodLifecycleEvent {
 	return events
 }
 
-// mustGet returns the status that the cache has of pod a.
+// mustGet returns the cached status of pod a.
 func mustGet(t *testing.T, cache *pleg.PodCache) *pleg.PodStatus {
 	t.Helper()
 	status, err := cache.Get("a")
@@ -71,7 +71,7 @@ func mustGet(t *testing.T, cache *pleg.PodCache) *pleg.PodStatus {
 	return status
 }
 
-// counted returns how many containers have died, by reason.
+// counted returns the number of counted deaths for each reason.
 func counted(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	counted := make(map[string]float64)
@@ -85,7 +85,7 @@ func counted(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	return counted
 }
 
-// countedTransitions is how many transitions were counted, of all causes.
+// countedTransitions returns the number of counted transitions of all causes.
 func countedTransitions(t *testing.T, reg prometheus.Gatherer) (n float64) {
 	t.Helper()
 	for _, cause := range []pleg.Cause{pleg.CausePeriod, pleg.CauseHint, pleg.CauseExit, pleg.CauseDemand} {
@@ -94,7 +94,7 @@ func countedTransitions(t *testing.T, reg prometheus.Gatherer) (n float64) {
 	return n
 }
 
-// wantExits compares the deaths that are counted so far.
+// wantExits compares the deaths counted so far with the expected ones.
 func wantExits(t *testing.T, reg prometheus.Gatherer, what string, want map[string]float64) {
 	t.Helper()
 	if diff := gocmp.Diff(want, counted(t, reg)); diff != "" {
@@ -102,7 +102,7 @@ func wantExits(t *testing.T, reg prometheus.Gatherer, what string, want map[stri
 	}
 }
 
-// lives notes in the order of its calls what a handler is called for, with exit codes and reasons.
+// lives records the calls of a handler in order, with exit codes and reasons.
 type lives struct{ lines []string }
 
 func (l *lives) handler() pleg.Handler {
@@ -131,7 +131,7 @@ func (l *lives) handler() pleg.Handler {
 	}
 }
 
-// follow has the handler called for what happens on a node.
+// follow calls Handle with the handler for the events of a node.
 func (l *lives) follow(t *testing.T, n *node) (want func(what string, lines ...string)) {
 	go func() { _ = n.g.Handle(t.Context(), l.handler()) }()
 	return func(what string, lines ...string) {
@@ -144,7 +144,8 @@ func (l *lives) follow(t *testing.T, n *node) (want func(what string, lines ...s
 	}
 }
 
-// shortLived returns pod a with one container, and its status, which has a start later than its end by some time.
+// shortLived returns pod a with one container, and its status. The status shows a start that is
+// later than the end by skew.
 func shortLived(state pleg.State, finished time.Time, skew time.Duration) (*pleg.Pod, *pleg.PodStatus) {
 	pod := bare("a", plegtest.NewContainer("a1", state))
 	status := statusOf(pod)
@@ -158,8 +159,8 @@ func shortLived(state pleg.State, finished time.Time, skew time.Duration) (*pleg
 	return pod, status
 }
 
-// startedAfterItsEnd are times between the end of a container and its start, as its status shows them: by a
-// runtime that was short of CPU, and by a clock that was set back.
+// startedAfterItsEnd contains times from the end of a container to its later start, as a status
+// shows them. One cause is a runtime that was short of CPU; another is a clock that was set back.
 var startedAfterItsEnd = map[string]time.Duration{
 	"starved": 2 * time.Second, "clock set back": time.Hour, "at once": 100 * time.Millisecond,
 }

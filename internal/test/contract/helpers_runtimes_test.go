@@ -13,10 +13,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// polling is a runtime without companions: it can list everything and inspect.
+// polling returns a runtime without optional interfaces: it can only make full lists and
+// inspections.
 func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
 
-// scripted is a runtime that answers what the test says, however bad.
+// scripted is a runtime that returns the answers of the test, even bad data.
 type scripted struct {
 	pods   func() ([]*pleg.Pod, error)
 	status func(pod *pleg.Pod) (*pleg.PodStatus, error)
@@ -31,11 +32,11 @@ func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus
 
 func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
 
-// instead makes it the runtime of a node.
+// instead makes s the runtime of a node.
 func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
 
-// late is a runtime that answers inspections when the test says so, whatever became of the
-// context.
+// late is a runtime that answers an inspection only when the test allows it, even after the context
+// has ended.
 type late struct {
 	pleg.Runtime
 	answer chan struct{}
@@ -46,15 +47,15 @@ func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus,
 	return l.Runtime.GetPodStatus(context.WithoutCancel(ctx), pod)
 }
 
-// churning is a runtime whose pods come and go, with an event each time. It forgets
-// pods that are gone, so that the heap shows what the generator keeps.
+// churning is a runtime with pods that come and go, with an event for each change. It keeps nothing
+// of removed pods, so that growth of the heap is due to the generator.
 type churning struct {
 	listsFail atomic.Bool
 	observe   atomic.Pointer[func(pleg.ContainerEvent)]
 
 	mu   sync.Mutex
 	pods map[types.UID]*pleg.Pod
-	// broken are the pods that cannot be listed by themselves.
+	// broken returns true for pods without a working pod list.
 	broken func(types.UID) bool
 }
 
@@ -68,7 +69,7 @@ func newChurning(pods ...*pleg.Pod) *churning {
 	return c
 }
 
-// set has a pod come, change or, if it is nil, go, and announces that.
+// set adds or changes a pod, or removes it if pod is nil, and sends an event.
 func (c *churning) set(uid types.UID, pod *pleg.Pod) {
 	c.mu.Lock()
 	if pod == nil {
@@ -123,7 +124,7 @@ func (c *churning) WatchContainerEvents(
 	return ctx.Err()
 }
 
-// passing is a runtime that remembers nothing of what has passed.
+// passing is a runtime that keeps no past state.
 type passing struct{ pods []*pleg.Pod }
 
 func (p *passing) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return p.pods, nil }

@@ -45,7 +45,7 @@ func (n *node) start() {
 	synctest.Wait()
 }
 
-// setSingles sets pods of one running container: pod-00 with pod-00-1, and so on.
+// setSingles sets pods with one running container each: pod-00 with pod-00-1, and so on.
 func (n *node) setSingles(count int) {
 	for i := range count {
 		uid := fmt.Sprintf("pod-%02d", i)
@@ -53,26 +53,26 @@ func (n *node) setSingles(count int) {
 	}
 }
 
-// relist is Relist. Where the list fails, what it leaves is what the test is about.
+// relist calls Relist. It ignores the error, because the tests check the effects of a failed list.
 func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 
-// wedged makes every list hang, also one of a single pod.
+// wedged blocks every full list and every pod list.
 func (n *node) wedged() (heal func()) {
 	all := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Block: true, IgnoreCancel: true})
 	one := n.Inject(plegtest.Fault{Method: plegtest.GetPod, Block: true, IgnoreCancel: true})
 	return func() { all(); one() }
 }
 
-// newNode makes a node for a synctest bubble, whose clock is the real one.
+// newNode makes a node with the real clock, for a synctest bubble.
 func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
-// newOrderlyNode is newNode with one worker, which inspects pods by their UIDs: so are the
-// events of pods that one list shows changed delivered.
+// newOrderlyNode is newNode with one worker. The worker inspects pods in the order of their UIDs,
+// so the events of pods that change in one list are delivered in that order.
 func newOrderlyNode(t *testing.T) *node { return newNode(t, pleg.WithInspectionWorkers(1)) }
 
-// newNodeOf is newNode with a runtime made of the fake one.
+// newNodeOf is newNode with a runtime that wrap makes from the fake runtime.
 func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
 	t.Helper()
 	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
@@ -96,7 +96,7 @@ func newNodeWithMetricsOf(
 	return newNodeOf(t, wrap, append(opts, pleg.WithRegisterer(reg))...), reg
 }
 
-// pods makes n running pods of one container each.
+// pods makes n running pods with one container each.
 func pods(n int) []*pleg.Pod {
 	list := make([]*pleg.Pod, n)
 	for i := range list {
@@ -106,12 +106,12 @@ func pods(n int) []*pleg.Pod {
 	return list
 }
 
-// bare is a pod without the sandbox that NewPod gives it.
+// bare makes a pod without the sandbox that NewPod adds.
 func bare(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	return &pleg.Pod{ID: uid, Name: string(uid), Namespace: "default", Containers: containers}
 }
 
-// statusOf is a status that agrees with a pod without sandboxes.
+// statusOf makes a status that agrees with a pod without sandboxes.
 func statusOf(p *pleg.Pod) *pleg.PodStatus {
 	status := &pleg.PodStatus{ID: p.ID, Name: p.Name, Namespace: p.Namespace}
 	for _, c := range p.Containers {
@@ -120,7 +120,7 @@ func statusOf(p *pleg.Pod) *pleg.PodStatus {
 	return status
 }
 
-// epoch is when the time of a test begins that needs dates.
+// epoch is the start time of tests that need dates.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
@@ -133,7 +133,7 @@ func fresh(c *pleg.PodCache, uid types.UID, minTime time.Time) bool {
 	return !errors.Is(err, context.Canceled)
 }
 
-// wantMetric compares a counter or gauge with a value; labels are pairs.
+// wantMetric compares a counter or gauge with a value. labels are pairs of name and value.
 func wantMetric(t *testing.T, reg prometheus.Gatherer, name string, value float64, labels ...string) {
 	t.Helper()
 	if got := metric(t, reg, name, labels...); got != value {
@@ -184,8 +184,8 @@ func healthy(t *testing.T, g *pleg.GenericPLEG) {
 	}
 }
 
-// unhealthy fails unless the generator is unhealthy and the error has all the parts,
-// the first at its beginning.
+// unhealthy fails unless the generator is unhealthy. The error must begin with the first part and
+// contain the other parts.
 func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
 	t.Helper()
 	ok, err := g.Healthy()
@@ -202,7 +202,7 @@ func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
 	}
 }
 
-// logLines keeps what was logged.
+// logLines records the logged lines.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
@@ -240,7 +240,7 @@ func returns(d time.Duration, call func()) bool {
 	}
 }
 
-// atOnce reports whether call returns without the clock moving on.
+// atOnce reports whether call returns before the clock advances.
 func atOnce(call func()) bool {
 	done := make(chan struct{})
 	go func() { defer close(done); call() }()
@@ -253,7 +253,8 @@ func atOnce(call func()) bool {
 	}
 }
 
-// slowLogger keeps the loop busy when it logs a message.
+// slowLogger returns a logger that calls slow when it logs a line with the message, and so blocks
+// the loop.
 func slowLogger(message string, slow func()) logr.Logger {
 	return funcr.New(func(_, args string) {
 		if strings.Contains(args, message) {
@@ -262,10 +263,10 @@ func slowLogger(message string, slow func()) logr.Logger {
 	}, funcr.Options{Verbosity: 5})
 }
 
-// heapInUse returns the size of what is reachable.
+// heapInUse returns the size of reachable memory.
 func heapInUse() int64 {
 	runtime.GC()
-	runtime.GC() // what the first has finalized, and what pools kept
+	runtime.GC() // frees finalized objects and the contents of pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // a heap is not that large
@@ -275,7 +276,7 @@ func status(uid types.UID, name string) *pleg.PodStatus {
 	return &pleg.PodStatus{ID: uid, Name: name}
 }
 
-// lookupStatus makes a status of a pod whose newest sandbox was created at a time.
+// lookupStatus makes the status of a pod with a newest sandbox that was created at the given time.
 func lookupStatus(uid types.UID, name string, created int64, containers, ips []string) *pleg.PodStatus {
 	s := &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name, IPs: ips}
 	for _, id := range containers {

@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The verbosity levels are the kubelet's: 2 logs finished containers, 4
-// transitions and statuses, 5 relists.
+// The verbosity levels are the kubelet's: 2 logs finished containers, 4 logs transitions and
+// statuses, 5 logs relists.
 func TestVerbosity(t *testing.T) {
 	for _, c := range []struct {
 		verbosity                       int
@@ -75,7 +75,7 @@ func TestListErrorsAreLoggedOnce(t *testing.T) {
 	})
 }
 
-// Every line of the log has the logger's name.
+// Every line of the log includes the logger's name.
 func TestLoggerHasAName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -94,7 +94,7 @@ func TestLoggerHasAName(t *testing.T) {
 	})
 }
 
-// An inspection that goes on failing is logged once, with its pod.
+// If the inspection of a pod fails repeatedly, only the first failure is logged, with the pod.
 func TestInspectionErrorsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logLines{}

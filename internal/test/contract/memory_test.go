@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// While full lists fail and lists of single pods work, pods that came and went leave
-// nothing behind: no record, no mark in the cache, no request.
+// While full lists fail and pod lists work, removed pods leave nothing in memory: no record, no
+// cache entry, no request.
 func TestMemoryWhileFullListsFail(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -25,7 +25,7 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, cache := newChurning(pods(10)...), pleg.NewCache()
 		g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-		g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // nobody reads it
+		g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // no goroutine reads the channel
 		g.Start(t.Context())
 		defer g.Stop()
 		time.Sleep(500 * time.Millisecond)
@@ -45,10 +45,10 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			time.Sleep(2 * time.Minute) // the follow-ups are over, and the look-ups of what is gone
+			time.Sleep(2 * time.Minute) // after this, follow-ups and look-ups of removed pods are over
 		}
 		const some, more = 20_000, 100_000
-		churn(0, some) // maps that held what is gone keep their size, which is bounded
+		churn(0, some) // maps keep their size after deletions; this size is bounded
 		before := heapInUse()
 		churn(some, more)
 		if grown := heapInUse() - before; grown > 10*more {
@@ -64,8 +64,8 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 	})
 }
 
-// While the status of a pod never agrees with its list, readers of pods that do not exist leave nothing
-// behind.
+// While the status of a pod never agrees with its list, answered readers of pods that do not exist
+// leave nothing in memory.
 func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -103,8 +103,8 @@ func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	}
 }
 
-// Memory is bounded by what exists: pods that came and went leave nothing
-// behind, whoever asked for them and whoever does not read.
+// Memory is bounded by the pods that exist. Removed pods leave nothing in memory, even if they were
+// requested or a subscriber does not read.
 func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -113,7 +113,7 @@ func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	rt, cache := &passing{}, pleg.NewCache()
 	g := pleg.NewGenericPLEG(rt, 100, time.Second, cache, clk, pleg.WithLogger(logr.Discard()))
 	events := g.Watch()
-	g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // nobody reads it
+	g.Subscribe(t.Context(), pleg.WithCapacity(-1)) // no goroutine reads the channel
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	rounds := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The metrics of the kubelet have the kubelet's names, types and help, so that
-// rules and dashboards go on working.
+// The kubelet's metrics have the kubelet's names, types and help texts, so that existing rules and
+// dashboards work.
 func TestKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -54,7 +54,7 @@ kubelet_evented_pleg_connection_success_count 0
 			"kubelet_evented_pleg_connection_error_count", "kubelet_evented_pleg_connection_success_count"); err != nil {
 			t.Error(err)
 		}
-		// What vanished is not left standing.
+		// The gauges do not keep the values of removed pods.
 		n.SetPods()
 		n.relist()
 		wantMetric(t, reg, "kubelet_running_pods", 0)
@@ -62,8 +62,8 @@ kubelet_evented_pleg_connection_success_count 0
 	})
 }
 
-// A relist that is stuck can be seen while it is stuck; once it is over, the histogram
-// has a bucket for it.
+// While a relist is stuck, metrics show that it is stuck. When the relist has completed, the
+// histogram counts its duration.
 func TestRelistInProgressIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly(), pleg.WithRuntimeRequestTimeout(time.Hour))
@@ -107,7 +107,7 @@ func TestInspectionMetrics(t *testing.T) {
 		wantMetric(t, reg, "pleg_inspections_in_flight", 1)
 		wantMetric(t, reg, "pleg_inspections_stuck", 1)
 		wantMetric(t, reg, "pleg_inspections_failing", 1)
-		wantMetric(t, reg, "pleg_inspection_retries_total", 3) // after 1, 3 and 7 s
+		wantMetric(t, reg, "pleg_inspection_retries_total", 3) // retries after 1, 3 and 7 s
 		if got := metric(t, reg, "kubelet_pleg_relist_interval_seconds"); got < 8 || got > 9 {
 			t.Errorf("%v intervals between relists in 8.5 s", got)
 		}
@@ -118,12 +118,13 @@ func TestInspectionMetrics(t *testing.T) {
 		heal()
 		synctest.Wait()
 		wantMetric(t, reg, "pleg_inspections_stuck", 0)
-		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1) // the reader's; full lists took the retries over
+		// Only the reader caused a pod list. Full lists answered the retries.
+		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1)
 	})
 }
 
-// Two generators in one process work, on two registries or on one with labels;
-// on one without, the second has no metrics and works all the same.
+// Two generators in one process work with two registries, and with one registry and different
+// labels. With one registry without labels, the second generator works without metrics.
 func TestTwoGenerators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
@@ -142,7 +143,7 @@ func TestTwoGenerators(t *testing.T) {
 	})
 }
 
-// A runtime that is a collector is registered with the generator.
+// If the runtime is a prometheus.Collector, it is registered with the generator's metrics.
 func TestRuntimeMetricsAreRegistered(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
@@ -152,8 +153,7 @@ func TestRuntimeMetricsAreRegistered(t *testing.T) {
 	wantMetric(t, reg, "runtime_calls_total", 1)
 }
 
-// The linter of Prometheus has nothing to say but about the names that are the
-// kubelet's.
+// The linter of Prometheus reports no problems, except for the kubelet's names.
 func TestMetricNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -170,8 +170,7 @@ func TestMetricNames(t *testing.T) {
 	})
 }
 
-// The gauges follow a container also where it makes no transition: created and
-// unknown are one state to events, and two to the gauges.
+// The gauges also follow changes between created and unknown, which events do not distinguish.
 func TestGaugesFollowEveryState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -188,8 +187,8 @@ func TestGaugesFollowEveryState(t *testing.T) {
 	})
 }
 
-// A reason of bad data that has not been met is 0, and not missing, so that rates
-// of it can be asked for from the start.
+// Every reason for bad data is reported as 0 before it first occurs, so that rates can be queried
+// from the start.
 func TestEveryReasonIsThere(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	pleg.NewGenericPLEG(plegtest.NewRuntime(), 0, 0, pleg.NewCache(), clock.RealClock{}, pleg.WithRegisterer(reg))
@@ -198,8 +197,8 @@ func TestEveryReasonIsThere(t *testing.T) {
 	}
 }
 
-// The interval between full lists is one between lists that follow each other: what has
-// passed between Stop and Start, when there were to be none, is not among them.
+// The interval metric counts only intervals between consecutive full lists. It does not count the
+// time between Stop and Start, when no list is made.
 func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, polling)
@@ -208,7 +207,7 @@ func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
 			n.g.Start(t.Context())
 			time.Sleep(3500 * time.Millisecond)
 			n.g.Stop()
-			if relist { // which is complete at once
+			if relist { // this relist completes at once
 				n.relist()
 			}
 			time.Sleep(time.Hour)
@@ -224,7 +223,7 @@ func TestRelistIntervalWithoutStoppedTime(t *testing.T) {
 	})
 }
 
-// A pod is counted once as running, however many of its sandboxes run.
+// A pod with several running sandboxes is counted as one running pod.
 func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 	n, reg := newNodeWithMetricsOf(t, polling)
 	states := func(first, second pleg.State) {
@@ -247,7 +246,7 @@ func TestPodWithTwoSandboxesIsCountedOnce(t *testing.T) {
 	wantMetric(t, reg, "kubelet_running_pods", 0)
 }
 
-// sumOf returns the sum of a histogram.
+// sumOf returns the sum of a histogram's values.
 func sumOf(t *testing.T, reg prometheus.Gatherer, name string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -262,8 +261,8 @@ func sumOf(t *testing.T, reg prometheus.Gatherer, name string) float64 {
 	return 0
 }
 
-// A pod whose status never matches its list holds up no relist: each is measured when
-// nothing of its pods moves any more.
+// If the status of one pod never agrees with its list, every relist still completes and is
+// measured.
 func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t, pleg.WithPollingOnly())
@@ -275,8 +274,8 @@ func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
 	})
 }
 
-// A host that has the kubelet's metrics itself keeps their names: its registry takes the generator's
-// others, and all those of the runtime.
+// With WithoutKubeletMetrics, a program may register the kubelet's metric names itself. Its
+// registry accepts the generator's other metrics and all metrics of the runtime.
 func TestWithoutKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
@@ -335,8 +334,8 @@ func TestNativeHistograms(t *testing.T) {
 	})
 }
 
-// Events that a runtime replays from before the connection do not count for the stream's
-// latency; it is a hint all the same.
+// If the runtime replays an event from before the connection, it is not counted as latency of the
+// stream. It still is a hint.
 func TestReplayedEventsAreNoLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const latency = "kubelet_evented_pleg_connection_latency_seconds"
@@ -358,7 +357,7 @@ func TestReplayedEventsAreNoLatency(t *testing.T) {
 		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000"})
 		synctest.Wait()
 		wantMetric(t, reg, latency, 2)
-		// After another connection, what was created before it is old again.
+		// After a reconnection, events from before the new connection are also not counted.
 		beforeBreak := time.Now()
 		n.BreakEventStreams(errors.New("reset"))
 		time.Sleep(2 * time.Second)

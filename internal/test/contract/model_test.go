@@ -23,9 +23,9 @@ import (
 
 var modelSteps = flag.Int("model.steps", 60, "how many steps TestModel makes in each history")
 
-// TestModel runs random histories of a runtime and of its users against a naive model of the
-// contract, which keeps everything that was ever true. Each history runs in a bubble of its own;
-// one that fails is shortened. -rand.histories and -model.steps make the test longer.
+// TestModel compares random histories of a runtime and its users with a naive model of the
+// contract, which keeps every past state. Each history runs in its own bubble. A failing history is
+// shortened. The flags -rand.histories and -model.steps make the test longer.
 func TestModel(t *testing.T) {
 	steps := 0
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
@@ -51,7 +51,7 @@ func TestModel(t *testing.T) {
 	t.Logf("%d steps", steps)
 }
 
-// step is one step of a history: what, on which pod, and a number for the rest.
+// step is one step of a history: the action, the pod, and a number for other choices.
 type step struct {
 	what string
 	pod  int
@@ -74,33 +74,34 @@ var modelActions = []string{
 	"wait", "wait", "wait", "wait long", "settle", "health",
 }
 
-// model is a node and all that was ever true of it.
+// model is a node with all its past states.
 type model struct {
 	*node
 	ctx  context.Context
-	next int // makes container IDs that never come again
-	// exits are the exit codes of those that were made to exit; seenExited are those that
-	// the cache had the end of.
+	next int // makes container IDs that are never used again
+	// exits contains the exit codes of the containers that exited. seenExited is true for the
+	// containers that the cache has shown exited.
 	exits      map[string]int
 	seenExited map[string]bool
-	// deaths counts those of containers that were published and are no part of the beginning.
+	// deaths counts the published deaths that are not Initial.
 	deaths float64
 	// events is the number of events from watch, without PodSyncs.
 	events float64
 	reg    *prometheus.Registry
 
 	truth    map[types.UID][]moment
-	healings map[string]func() // of the faults in force
+	healings map[string]func() // heal the active faults
 	stuck    map[types.UID]bool
-	lists    bool // lists work
+	lists    bool // true while lists work
 	started  bool
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// watch is read at once: published is what subscribers were sent.
+	// Events from watch are read at once. published contains the last of these events for each
+	// container.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
-	// firstPublished is true from when what the first full list showed is published.
+	// firstPublished is true once the state in the first full list is published.
 	firstPublished bool
 	joined         sync.WaitGroup
 
@@ -108,7 +109,7 @@ type model struct {
 	problems []string // guarded by mu
 }
 
-// moment is what was true of a pod from a time on: its containers' states.
+// moment is the state of a pod's containers from a time on.
 type moment struct {
 	from  time.Time
 	state map[string]pleg.State
@@ -119,7 +120,7 @@ type modelSub struct {
 	cancel context.CancelFunc
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
-	// began is what was published when it began; nil if that is not all that is initial.
+	// began is the published state when the subscription began; nil if other events are Initial too.
 	began map[string]pleg.PodLifeCycleEventType
 }
 
@@ -148,7 +149,7 @@ func (m *model) problem(format string, args ...any) {
 	m.problems = append(m.problems, fmt.Sprintf(format, args...))
 }
 
-// record keeps what is true now of every pod.
+// record records the present state of every pod.
 func (m *model) record() {
 	now := time.Now()
 	for i := range 5 {
@@ -165,7 +166,7 @@ func (m *model) record() {
 	}
 }
 
-// listen takes note of what is published, and of what the cache has.
+// listen records the published events and the cached exits.
 func (m *model) listen() {
 	synctest.Wait()
 	for _, pod := range m.cache.GetAll() {
@@ -183,7 +184,7 @@ func (m *model) listen() {
 			}
 		}
 	}
-	uninspected := func(p *pleg.Pod) bool { // Stop may have cancelled its inspection
+	uninspected := func(p *pleg.Pod) bool { // Stop may have cancelled the inspection of the pod
 		s, _ := m.cache.Get(p.ID)
 		return s.Name == ""
 	}
@@ -287,7 +288,7 @@ func (m *model) changeSandbox(s step, uid types.UID, pod *pleg.Pod) {
 	}
 }
 
-// fault puts faults in force, one of a kind and pod at a time, and heals them.
+// fault activates and ends faults, at most one for each kind and pod.
 func (m *model) fault(s step, uid types.UID) {
 	broken := errors.New("broken")
 	slow := time.Duration(s.n) * time.Millisecond
@@ -351,7 +352,7 @@ func (m *model) heal(key string) {
 	}
 }
 
-// use is what users of the generator do.
+// use performs an action of a user of the generator.
 func (m *model) use(s step, uid types.UID) {
 	switch s.what {
 	case "relist":
@@ -399,7 +400,7 @@ func (m *model) use(s step, uid types.UID) {
 	}
 }
 
-// read reads up to n events and holds them against rules 1, 3 and 4.
+// read reads up to n events and checks rules 1, 3 and 4.
 func (m *model) read(sub *modelSub, n int) {
 	for range n {
 		synctest.Wait()
@@ -416,8 +417,7 @@ func (m *model) read(sub *modelSub, n int) {
 	}
 }
 
-// block reads the cache in the background, and holds what it gets against what
-// was true after its minTime.
+// block reads the cache in the background, and compares the result with the states after minTime.
 func (m *model) block(uid types.UID, minTime time.Time) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	m.readers = append(m.readers, cancel)
@@ -438,8 +438,8 @@ func (m *model) block(uid types.UID, minTime time.Time) {
 	})
 }
 
-// settle lets three periods pass and holds every pod without a fault against the
-// cache, whatever the others do: rules 7, 9, 12.
+// settle waits three periods. It then compares the cache with each pod without a fault, whatever
+// the faults of other pods: rules 7, 9 and 12.
 func (m *model) settle() {
 	if !m.started || !m.lists {
 		return
@@ -460,7 +460,7 @@ func (m *model) settle() {
 	}
 }
 
-// end heals everything, and compares the present with what the users know.
+// end ends all faults, and compares the final state with the state that the users know.
 func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()
@@ -505,7 +505,7 @@ func (m *model) end() {
 		}
 	}
 	m.listen()
-	// More than were published, where a container died and went between two publications.
+	// A container that died and was removed between two publications is counted but not published.
 	if got := m.countedExits(); got < m.deaths || got > float64(m.next) {
 		m.problem("exits: %v are counted, %v were published, of %d containers", got, m.deaths, m.next)
 	}

@@ -13,7 +13,7 @@ import (
 
 // check compares an event that a subscriber has read with the rules.
 func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
-	// Of a pod that is gone the cache forgets how fresh that is, once it was announced.
+	// After the removal of a pod is published, the cache no longer keeps when the pod was observed.
 	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}
@@ -48,7 +48,7 @@ func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
 	m.problem("rule 1: %s after %q", line(e), was)
 }
 
-// checkStatus holds the status of an event against what became of the container: rule 4.
+// checkStatus compares the status of an event with the real end of the container: rule 4.
 func (m *model) checkStatus(e *pleg.PodLifecycleEvent) {
 	s, id := e.Status, e.Data.(string)
 	switch {
@@ -61,7 +61,7 @@ func (m *model) checkStatus(e *pleg.PodLifecycleEvent) {
 	}
 }
 
-// wasTrue reports whether a status says what was true at some time after minTime.
+// wasTrue reports whether a status was true at some time after minTime.
 func wasTrue(moments []moment, status *pleg.PodStatus, minTime time.Time) bool {
 	states := statesOf(status)
 	for i, was := range moments {
@@ -114,7 +114,7 @@ func sameStates(a, b map[string]pleg.State) bool {
 	return true
 }
 
-// countedExits is how many deaths were counted, in all.
+// countedExits returns the number of counted deaths for all reasons.
 func (m *model) countedExits() (n float64) {
 	for _, counted := range counted(m.t, m.reg) {
 		n += counted
@@ -122,7 +122,7 @@ func (m *model) countedExits() (n float64) {
 	return n
 }
 
-// compare compares what a subscriber has received with what exists: rule 4.
+// compare compares the events that a subscriber has read with the existing pods: rule 4.
 func (m *model) compare(sub *modelSub, pods map[types.UID]map[string]pleg.State) {
 	all := make(map[string]pleg.State)
 	for _, containers := range pods {
@@ -133,7 +133,7 @@ func (m *model) compare(sub *modelSub, pods map[types.UID]map[string]pleg.State)
 	}
 	for id, state := range all {
 		if state == pleg.ContainerStateCreated || state == pleg.ContainerStateUnknown {
-			continue // no event shows either
+			continue // no event shows these states
 		}
 		if expected[sub.last[id]] != state {
 			m.problem("rule 4: %s is %s, the last event is %q", id, state, sub.last[id])

@@ -87,7 +87,7 @@ func TestEventInALine(t *testing.T) {
 	}
 }
 
-// Pods returns the newest listed pods, inspected or not.
+// Pods returns the newest listed pods, even if they are not inspected yet.
 func TestPodsAsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// What fails again and again has failed since the first time: lists and streams.
+// If lists or the stream fail repeatedly, the report shows the time of the first failure.
 func TestFailingSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -44,7 +44,7 @@ func TestFailingSince(t *testing.T) {
 	})
 }
 
-// The report is fit for a health endpoint.
+// The report can be encoded as JSON for a health endpoint.
 func TestReportAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 1: the order in which a runtime lists containers means nothing.
+// Rule 1: the order of containers in a list does not matter.
 func TestRule1OrderOfContainersIsNothing(t *testing.T) {
 	for _, count := range []int{3, 200} {
 		synctest.Test(t, func(t *testing.T) {
@@ -33,8 +33,7 @@ func TestRule1OrderOfContainersIsNothing(t *testing.T) {
 	}
 }
 
-// The sandbox of a pod counts as a container, and can be distinguished, even when it
-// is gone.
+// A sandbox is delivered like a container. IsSandbox distinguishes it, even after it is removed.
 func TestEventsNameWhatTheyAreAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 2: the events of other pods do not wait for a pod that is stuck.
+// Rule 2: if the inspection of one pod is stuck, the events of other pods are not delayed.
 func TestRule2StuckPodDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -30,8 +30,8 @@ func TestRule2StuckPodDelaysNobody(t *testing.T) {
 	})
 }
 
-// Rule 2: the events of a pod are delivered when it is inspected, whatever other pods of the
-// same list wait for.
+// Rule 2: the events of a pod are delivered when the pod is inspected, even if other pods in the
+// same list are still being inspected.
 func TestRule2EventsOfAPodWaitForNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -46,8 +46,9 @@ func TestRule2EventsOfAPodWaitForNoOther(t *testing.T) {
 	})
 }
 
-// Rules 2 and 27: Relist returns when the events of all pods that do not hang are delivered. A pod that
-// became slow while a later relist waited for it is delivered when its inspection completes.
+// Rules 2 and 27: Relist returns when the events of all pods that are not stuck are delivered. If a
+// pod becomes slow while a later relist waits for it, its events are delivered when its inspection
+// completes.
 func TestRule2StuckPodIsDeliveredAfterItsRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 3: whoever receives an event finds its cause, or something newer, in the cache.
+// Rule 3: when a subscriber receives an event, the cache holds its cause or newer state.
 func TestRule3EventComesAfterItsStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -55,9 +55,8 @@ func TestRule3EventComesAfterItsStatus(t *testing.T) {
 	})
 }
 
-// Rules 3 and 6: where the clock stands still, so that two lists have the same time, a
-// superseded status is stored and announced as at any other time, and makes the pod no
-// fresher than its list.
+// Rules 3 and 6: if the clock stands still, two lists share a time. A superseded status is then
+// stored and published as usual, and makes the pod no fresher than its list.
 func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clocktesting.NewFakeClock(time.Now())
@@ -73,12 +72,12 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		heal := rt.Block(plegtest.GetPodStatus, "a") // the inspection after this one
+		heal := rt.Block(plegtest.GetPodStatus, "a") // blocks the inspection after this one
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		minTime := clk.Now()
 		clk.Step(500 * time.Millisecond)
-		go func() { _ = g.Relist(t.Context()) }() // which finds no change
+		go func() { _ = g.Relist(t.Context()) }() // this relist finds no change
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
@@ -96,8 +95,8 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 	})
 }
 
-// A reinspection that a change has superseded at one instant of the clock has its
-// PodSync with the inspection that follows.
+// If a change supersedes a requested inspection at the same clock time, the PodSync is delivered
+// after the next inspection.
 func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, clk := plegtest.NewRuntime(), clocktesting.NewFakeClock(time.Now())
@@ -122,8 +121,8 @@ func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 	})
 }
 
-// A PodSync has its own cause and list, even if it follows the inspection of a change;
-// the change after it has no PodSync.
+// A PodSync has the cause and list of its own request, even if it is delivered with a change. The
+// next change causes no PodSync.
 func TestPodSyncHasItsOwnCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -155,8 +154,8 @@ func TestPodSyncHasItsOwnCause(t *testing.T) {
 	})
 }
 
-// Rule 3: an inspection that began before a request for another does not answer it, though its status
-// has another reason than before and so a PodSync.
+// Rule 3: if an inspection began before RequestReinspect, it does not answer the request, even if
+// it causes a PodSync for a late reason.
 func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -168,7 +167,7 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 		read(events)
 		n.ExitContainer("a", "a1", 137, "OOMKilled") // the late reason
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 800 * time.Millisecond, Times: 1, Stale: true})()
-		time.Sleep(2 * time.Second) // the late inspection is in flight, and has read the runtime
+		time.Sleep(2 * time.Second) // the inspection for late reasons is in flight, and has read the runtime
 		n.ResetCalls()
 		if n.InFlight(plegtest.GetPodStatus) != 1 {
 			t.Fatal("no inspection is in flight")
@@ -181,8 +180,9 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 	})
 }
 
-// Rule 3: the end of a container that was dead before is settled by its first status. Another list has confirmed that
-// status meanwhile, and a subscriber that comes afterwards has events of the list that the status was made for.
+// Rule 3: the first status settles the end of a container that had died before the start.
+// Meanwhile, another list has confirmed the pod. A later subscriber is sent events with the time of
+// the list for which the status was made.
 func TestRule3SettledEndIsNoNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// What the first full list shows is initial for subscribers from before it, and what exists
-// for later ones. All other events are not, nor is a PodSync.
+// Events of the first full list are Initial for earlier subscribers. Events of existing pods are
+// Initial for later subscribers. All other events and every PodSync are not Initial.
 func TestInitial(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// However late a subscriber reads: it gets the state when its subscription began, which is initial,
-// and then what has changed since.
+// A subscriber that reads late is first sent the state at the beginning of its subscription, as
+// Initial events, and then the later changes.
 func TestInitialForSlowSubscribers(t *testing.T) {
 	for name, c := range map[string]struct {
 		changes []func(n *node)
@@ -122,8 +122,9 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 	}
 }
 
-// A pod may change between the first full list and its inspection, and the inspection may
-// fail or be late: what the list showed is initial, also for who subscribes in between.
+// A pod changes between the first full list and its inspection, and the inspection fails or is
+// late. The events of the first full list are Initial, even for a subscription that begins in
+// between.
 func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  plegtest.Fault
@@ -166,7 +167,7 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 					got := readNews(ch)
 					for i, l := range got {
 						if strings.HasSuffix(l, "PodSync") {
-							got = got[:i] // it has succeeded again
+							got = got[:i] // the inspection has succeeded again
 							break
 						}
 					}
@@ -177,8 +178,8 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 	}
 }
 
-// What lists of one pod show before the first full list is initial too, unless it changes
-// what the subscriber knows already.
+// The events of a pod list before the first full list are Initial too. Later changes are not
+// Initial.
 func TestInitialBesideBlockedReader(t *testing.T) {
 	for name, c := range map[string]struct {
 		list       plegtest.Fault
@@ -200,7 +201,7 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 				n.start()
 				n.g.RequestRelist("a")
 				time.Sleep(50 * time.Millisecond)
-				n.ExitContainer("a", "a1", 1, "Error") // the full list shows it
+				n.ExitContainer("a", "a1", 1, "Error") // the full list shows the exit
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
 				want(t, "events", readNews(events), "=a Started a1", "a Died a1")
@@ -209,8 +210,8 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 	}
 }
 
-// A pod that appears after the first full list is news also for who subscribes while it is
-// inspected: nobody was sent it before.
+// If a pod appears after the first full list, its events are not Initial for a subscription that
+// begins during its inspection, because they were not published before.
 func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -225,8 +226,8 @@ func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
 	})
 }
 
-// What is kept for a slow subscriber is bounded by what existed when it began and what exists now,
-// however many containers come and go.
+// The memory for a slow subscriber is bounded by the state at its beginning and the present state,
+// although many containers come and go.
 func TestInitialIsBounded(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -240,7 +241,7 @@ func TestInitialIsBounded(t *testing.T) {
 		pod.Containers[0].Image = strings.Repeat("x", size)
 		rt.pods = []*pleg.Pod{pod}
 		_ = g.Relist(t.Context())
-		clk.Step(2 * time.Minute) // look-ups no longer find what went before
+		clk.Step(2 * time.Minute) // after this, look-ups no longer find removed containers
 	}
 	before := heapInUse()
 	for i := range rounds {
@@ -255,8 +256,8 @@ func TestInitialIsBounded(t *testing.T) {
 	g.Stop()
 }
 
-// Rule 4: pods that come and go before the first full list has succeeded leave nothing in a backlog. A pod that is
-// still there is initial.
+// Rule 4: pods that come and go before the first successful full list leave nothing in a backlog.
+// The events of a pod that still exists are Initial.
 func TestRule4PodsThatGoBeforeTheFirstFullList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -294,8 +295,9 @@ func TestRule4PodsThatGoBeforeTheFirstFullList(t *testing.T) {
 	})
 }
 
-// Rule 4: a container that the first full list shows running, and that dies before its pod's first
-// inspection, is news, also where a list confirms the exit event before that.
+// Rule 4: the first full list shows a container running, and an exit event reports its death before
+// the pod's first inspection. The death is not Initial, even if a list confirms the exit before the
+// inspection.
 func TestRule4ConfirmedExitIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing, pleg.WithInspectionWorkers(1))
@@ -310,13 +312,13 @@ func TestRule4ConfirmedExitIsNews(t *testing.T) {
 	})
 }
 
-// Rule 4: two containers of a pod die by exit events within the first period; to a slow subscriber
-// from before the first list both deaths are news.
+// Rule 4: exit events report two deaths in a pod within the first period. For a slow subscriber
+// from before the first list, both deaths are not Initial.
 func TestRule4TwoExitsAreNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
 		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
-		// So it is pod 0's event that waits for its reader.
+		// This delay makes the slow subscriber wait at the event of pod 0.
 		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)()
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
@@ -335,8 +337,8 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 	})
 }
 
-// Rule 4: an exit is reported while the first full list is in flight, and the list shows the container
-// running. The death is not Initial, and is counted.
+// Rule 4: an exit event arrives while the first full list, which shows the container running, is in
+// flight. The death is not Initial, and is counted.
 func TestRule4ExitBesideTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 4: a subscriber that stalls while 500 containers die and are removed, and others come, gets
-// exactly the present when it reads on.
+// Rule 4: a subscriber does not read while 500 containers die and are removed, and others start.
+// When it reads again, its events lead exactly to the present state.
 func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
 	for _, capacity := range []int{-1, 1, 7} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestRule4StalledSubscriberLearnsThePresent(t *testing.T) {
 	}
 }
 
-// Rule 4: the backlog of a subscriber that never reads is bounded by what
-// exists, not by how long it does not read.
+// Rule 4: the backlog of a subscriber that never reads is bounded by the existing pods, and does
+// not grow with time.
 func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -72,14 +72,14 @@ func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			most = max(most, n.g.HealthReport().Backlog)
 		}
-		// The one that was delivered, the one that is next, and the one that exists.
+		// The backlog may contain the delivered pod, the next pod, and the existing pod.
 		if most > 3 {
 			t.Errorf("a backlog of %d pods for a node of one", most)
 		}
 	})
 }
 
-// Rule 4: every subscriber begins with what exists, at its own pace.
+// Rule 4: every subscriber is first sent the existing state, at its own pace.
 func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -101,7 +101,7 @@ func TestRule4SubscribersStartFromThePresent(t *testing.T) {
 	})
 }
 
-// Rule 4: the discard counter counts coalesced transitions, and nothing else.
+// Rule 4: the discard counter counts only coalesced transitions.
 func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -116,7 +116,7 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, superseded by Died
 		n.RemovePod("a")
 		n.relist()
-		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of what was never delivered
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of an undelivered pod
 		n.RemovePod("first")
 		n.relist()
 		want(t, "first", read(sub), "first Started first-1")
@@ -130,8 +130,8 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 	})
 }
 
-// A subscription starts from the present by UID, without the PodSyncs of the past;
-// its channel has the capacity that was asked for.
+// The first events of a subscription are sorted by UID and contain no earlier PodSync. The channel
+// has the requested capacity.
 func TestRule4StartOfASubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -147,7 +147,7 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		n.g.RequestReinspect("pod-00004")
 		synctest.Wait()
 		heal()
-		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // delivered with a PodSync, for it recovers
+		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // delivered with a PodSync: the inspection succeeds again
 		n.g.RequestRelist("pod-00004")
 		synctest.Wait()
 		got := read(n.g.Subscribe(t.Context(), pleg.WithCapacity(100)))
@@ -169,8 +169,8 @@ func TestRule4StartOfASubscription(t *testing.T) {
 	})
 }
 
-// Rule 4: what a subscriber that has stalled receives when it reads again, where pods
-// come back and PodSyncs are among the updates.
+// Rule 4: if a stalled subscriber reads again, it is sent the coalesced updates, even if pods came
+// back or PodSyncs were requested.
 func TestRule4UpdatesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(n *node)
@@ -222,7 +222,7 @@ func TestRule4UpdatesAreCoalesced(t *testing.T) {
 	}
 }
 
-// Rule 4: a pod that comes back after its end was delivered is new.
+// Rule 4: if a pod comes back after its removal was delivered, it is delivered as a new pod.
 func TestRule4PodComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -245,7 +245,7 @@ func TestRule4PodComesBack(t *testing.T) {
 	})
 }
 
-// Rule 4: only coalesced transitions are counted as discarded.
+// Rule 4: transitions that are only added to an update are not counted as discarded.
 func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

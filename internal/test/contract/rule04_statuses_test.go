@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// An event has its container's status: of the dead and the removed the last that was seen.
-// A sandbox and a PodSync have none.
+// An event contains its container's status. For dead and removed containers, it is the last status
+// that an inspection returned. Events of sandboxes and PodSyncs have no status.
 func TestStatusOfAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -50,9 +50,9 @@ func TestStatusOfAnEvent(t *testing.T) {
 	})
 }
 
-// The end of a container was seen by an inspection whose status is too old for the cache, for a
-// list has shown the pod since it began; the next list shows the container gone. The event of the
-// death has that status: it is the last that was seen.
+// An inspection shows the end of a container. Its status is too old for the cache, because a list
+// has confirmed the pod since the inspection began. The next list no longer shows the container.
+// The event of the death still contains the status.
 func TestStatusThatIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -73,8 +73,8 @@ func TestStatusThatIsNotStored(t *testing.T) {
 	})
 }
 
-// A crash reporter that takes 150 ms for each of 44 deaths comes when the containers, and
-// their statuses, have left the cache. It has the status of each all the same.
+// A crash reporter takes 150 ms for each of 44 deaths, so the containers have left the cache when
+// it reads their events. Every event still contains the container's status.
 func TestStatusesOf44Deaths(t *testing.T) {
 	const deaths = 44
 	for _, capacity := range []int{-1, 1, 1000} {
@@ -85,7 +85,7 @@ func TestStatusesOf44Deaths(t *testing.T) {
 				n.SetPods(pods(deaths)...)
 				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(capacity))
 				n.start()
-				for range 2 * deaths { // each container and sandbox starts
+				for range 2 * deaths { // each container and each sandbox starts
 					<-sub
 				}
 				go func() {
@@ -101,7 +101,7 @@ func TestStatusesOf44Deaths(t *testing.T) {
 					t.Fatalf("the cache has %d pods", got)
 				}
 				seen := make(map[string]int)
-				for range 4 * deaths { // each container and sandbox dies and is removed
+				for range 4 * deaths { // each container and each sandbox dies and is removed
 					e := <-sub
 					if e.IsSandbox() {
 						continue
@@ -125,8 +125,8 @@ func TestStatusesOf44Deaths(t *testing.T) {
 	}
 }
 
-// A container in a crash loop is another one each time. Lives that a slow reader misses are
-// merged, and the restart count shows it. Each delivered death has its status.
+// In a crash loop, each restart is a new container. For a slow reader, some containers are
+// coalesced, and the restart count shows how many. Each delivered death contains its status.
 func TestStatusesOfACrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -176,8 +176,8 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 	})
 }
 
-// A slow subscriber is sent the last status of a container, even if the container or the pod has gone
-// meanwhile.
+// A slow subscriber is sent the last status of a container, even if the container or its pod was
+// removed meanwhile.
 func TestStatusesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile []func(n *node)
@@ -215,7 +215,7 @@ func TestStatusesAreCoalesced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(4))
-				// One after the other, so that their order is known.
+				// The relist after each pod makes the order of the events known.
 				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
 				n.relist()
 				n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -241,8 +241,8 @@ func TestStatusesAreCoalesced(t *testing.T) {
 	}
 }
 
-// A status that is seen after the death was published comes with a PodSync, and with the death to
-// subscribers that get that later.
+// If the status of an exit is seen after the death was published, it is sent with a PodSync.
+// Subscribers that receive the death later receive it with that status.
 func TestStatusSeenAfterItsEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
@@ -275,8 +275,8 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 	})
 }
 
-// What is kept of statuses is bounded by the containers that exist and those reported to a
-// reader, whatever comes and goes.
+// The memory for statuses is bounded by the existing containers and the containers in unread
+// updates, although many containers come and go.
 func TestStatusesAreBounded(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -302,15 +302,15 @@ func TestStatusesAreBounded(t *testing.T) {
 			pod = bare("a", running)
 			_ = g.Relist(t.Context())
 			if i == 0 {
-				g.Subscribe(t.Context(), pleg.WithCapacity(-1))              // nobody reads it
-				readStatuses(g.Subscribe(t.Context(), pleg.WithCapacity(1))) // nobody reads on
+				g.Subscribe(t.Context(), pleg.WithCapacity(-1))              // no goroutine reads the channel
+				readStatuses(g.Subscribe(t.Context(), pleg.WithCapacity(1))) // reads only the first events
 			}
 			time.Sleep(time.Second)
 			pod = bare("a", exited)
 			_ = g.Relist(t.Context())
 			time.Sleep(time.Second)
 		}
-		time.Sleep(2 * time.Minute) // what is gone is found for a minute
+		time.Sleep(2 * time.Minute) // removed containers are found for one minute
 		_ = g.Relist(t.Context())
 		if grown := heapInUse() - before; grown > 15*size {
 			t.Errorf("%d bytes are held after %d containers with %d", grown, rounds, size)
@@ -319,7 +319,7 @@ func TestStatusesAreBounded(t *testing.T) {
 	})
 }
 
-// Exit says how a container ended, and that nobody saw the end where nobody did.
+// Exit returns how a container ended. If no inspection has shown the end, ok is false.
 func TestExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -358,8 +358,8 @@ func TestExit(t *testing.T) {
 	})
 }
 
-// If ends are corrected, each container gets a PodSync, even for a slow subscriber. A PodSync that
-// corrects nothing has no container.
+// If the ends of several containers are corrected, a PodSync is sent for each, even to a slow
+// subscriber. A PodSync that corrects no end has no container.
 func TestPodSyncOfALateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -367,7 +367,7 @@ func TestPodSyncOfALateReason(t *testing.T) {
 		n.start()
 		sub := n.g.Subscribe(t.Context())
 		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
-		for range 3 { // it holds the next event in its hand
+		for range 3 { // afterwards, the pump holds the next event
 			<-slow
 		}
 		for id, code := range map[string]int{"a1": 137, "a2": 1, "a3": 137} {
@@ -405,9 +405,9 @@ func TestPodSyncOfALateReason(t *testing.T) {
 	})
 }
 
-// The inspection of a death fails: the event has no end. A PodSync brings it when an inspection
-// succeeds, whether the container was inspected before its death or not. Another exited container is
-// not amended by that.
+// If the inspection after a death fails, the event of the death shows no end. After an inspection
+// has succeeded, a PodSync shows the end, whether the container was inspected before or not. Other
+// exited containers get no PodSync.
 func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
 	for id, status := range map[string]string{"inspected": "running", "new": "without status"} {
 		t.Run(id, func(t *testing.T) {
@@ -434,8 +434,8 @@ func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
 	}
 }
 
-// Rule 4: a death has the last status that was seen of the container, also if that was seen
-// before its start was published, by an inspection that was made for an older list.
+// Rule 4: the event of a death contains the container's last status, even if an inspection for an
+// older list returned it before the start was published.
 func TestRule4StatusSeenBySupersededInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

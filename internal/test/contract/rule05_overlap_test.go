@@ -6,7 +6,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Rule 5: the cache keeps the status with the newer stamp.
+// Rule 5: of two statuses, the cache keeps the status with the newer stamp.
 func TestRule5OlderNeverReplacesNewer(t *testing.T) {
 	c := pleg.NewCache()
 	if !c.Set("a", status("a", "new"), nil, at(2)) {

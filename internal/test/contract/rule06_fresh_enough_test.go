@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 6: fresh is what was observed after minTime; not at minTime. It holds for
-// reads and for wake-ups, whatever made it fresh.
+// Rule 6: state is fresh if it was observed after minTime; a state observed at minTime is not
+// fresh. Reads and wake-ups use the same rule.
 func TestRule6ObservedAfterMinTime(t *testing.T) {
 	for name, observe := range map[string]func(c *pleg.PodCache, at time.Time){
 		"Set":             func(c *pleg.PodCache, at time.Time) { c.Set("a", status("a", ""), nil, at) },
@@ -57,8 +57,8 @@ func TestRule6ObservedAfterMinTime(t *testing.T) {
 	}
 }
 
-// A cancelled reader leaves nothing behind, says why, and loses nothing that had
-// already been granted.
+// A cancelled reader is removed and returns the cause. If its answer was already sent, it returns
+// the answer.
 func TestLookupNewerThan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()
@@ -89,8 +89,7 @@ func TestLookupNewerThan(t *testing.T) {
 	})
 }
 
-// A reader never gets data from before its minTime: what was so then and still
-// is, is what it gets.
+// A reader is never sent a state from before its minTime, unless that state is still true.
 func TestReaderNeverGetsOlderThanMinTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -121,7 +120,7 @@ func TestReaderNeverGetsOlderThanMinTime(t *testing.T) {
 	})
 }
 
-// No wake-up is lost between a reader's look at the cache and its falling asleep.
+// No wake-up is lost between a reader's check of the cache and its wait.
 func TestNoWakeUpIsLost(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		c := pleg.NewCache()

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 7: the same for everything in which a status can differ.
+// Rule 7: if a status differs from the list in any of these ways, the pod is inspected again.
 func TestRule7KindsOfStatusMismatch(t *testing.T) {
 	container := func(id string, state pleg.State) *pleg.Status {
 		return &pleg.Status{ID: pleg.ContainerID{ID: id}, State: state, Reason: "Completed"}
@@ -37,7 +37,7 @@ func TestRule7KindsOfStatusMismatch(t *testing.T) {
 				n.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
 				n.start()
 				time.Sleep(5500 * time.Millisecond)
-				for range 3 { // each time as the first
+				for range 3 { // the back-off starts anew each time
 					n.SetStatus("a", given)
 					n.g.RequestReinspect("a")
 					synctest.Wait()
@@ -61,8 +61,8 @@ func TestRule7KindsOfStatusMismatch(t *testing.T) {
 	}
 }
 
-// Rule 7: a pod whose status never matches its list is inspected ever more rarely, down
-// to once in ten seconds, with bad data too.
+// Rule 7: if the status of a pod never matches its list, the pod is inspected more and more rarely,
+// down to once in ten seconds. This also holds for bad data.
 func TestRule7LastingStatusMismatch(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -85,15 +85,15 @@ func TestRule7LastingStatusMismatch(t *testing.T) {
 			n := newNodeOf(t, rt.instead)
 			n.start()
 			time.Sleep(1000 * time.Second)
-			if got := inspections.Load(); got < 100 || got > 106 { // after 1, 3, 7, 15, 25, 35 s ...
+			if got := inspections.Load(); got < 100 || got > 106 { // retries after 1, 3, 7, 15, 25, 35 s ...
 				t.Errorf("bad data %v: %d inspections in 1000 s", bad, got)
 			}
 		})
 	}
 }
 
-// Rule 7: a pod whose every inspection is ahead of its list, because it goes on
-// changing, is inspected again at the next list, however often that was so.
+// Rule 7: a pod changes during each of its inspections, so that every status is newer than its
+// list. The pod is inspected again at each next list, however often this happens.
 func TestRule7PodThatGoesOnChanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -118,7 +118,7 @@ func TestRule7PodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 7: nor do inspections between two lists put that off.
+// Rule 7: several inspections between two lists do not delay the inspection after the next list.
 func TestRule7InspectionsBetweenLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -138,8 +138,9 @@ func TestRule7InspectionsBetweenLists(t *testing.T) {
 	})
 }
 
-// Rule 7: a status that lacks what its list shows contradicts it too: the pod is listed and
-// inspected again until they agree. Until then it is only as fresh as its inspections' lists.
+// Rule 7: if a status lacks a listed container, it contradicts the list. The pod is listed and
+// inspected again until both agree. Until then, it is only as fresh as the lists of its
+// inspections.
 func TestRule7StatusThatLacksAContainer(t *testing.T) {
 	full := &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{
 		{ID: pleg.ContainerID{ID: "a1"}, State: pleg.ContainerStateRunning},
@@ -174,11 +175,11 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 				began := time.Now()
 				time.AfterFunc(5*time.Second, func() { n.SetStatus("a", nil) })
 				n.start()
-				time.Sleep(6500 * time.Millisecond) // after 1, 3 and 7 s
+				time.Sleep(6500 * time.Millisecond) // retries begin after 1, 3 and 7 s
 				if got := n.Calls(plegtest.GetPodStatus); got != 3 {
 					t.Errorf("%d inspections in 6.5 s", got)
 				}
-				// Not by asking for something newer, which would have the pod listed.
+				// A read with a newer minTime would request a list of the pod, so the test uses Get.
 				if s, _ := n.cache.Get("a"); !s.TimeStamp.Equal(began.Add(3 * time.Second)) {
 					t.Errorf("the status is as of %v, not of the list that it was made for", s.TimeStamp.Sub(began))
 				}
@@ -198,7 +199,7 @@ func TestRule7StatusThatLacksAContainer(t *testing.T) {
 	}
 }
 
-// Rule 7: two lists at one instant of a clock that stands still are two.
+// Rule 7: two lists at the same time of a stopped clock still count as two lists.
 func TestRule7ListsAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

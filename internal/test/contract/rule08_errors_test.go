@@ -18,10 +18,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rules 8 and 12: a pod whose inspections stuck until their deadlines is inspected again within
-// ten seconds of the runtime's recovery.
+// Rules 8 and 12: if the inspections of a pod were stuck until their deadlines, the pod is
+// inspected again within ten seconds of the runtime's recovery.
 func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
-	const look = 100 * time.Millisecond // between two looks
+	const look = 100 * time.Millisecond // between two checks
 	const within = 10 * time.Second
 	for _, count := range []int{1, 2} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
 				for n.InFlight(plegtest.GetPodStatus) > 0 {
 					time.Sleep(look)
 				}
-				heal() // while it waits for another
+				heal() // while the pod waits for another inspection
 				healed := time.Now()
 				for _, err := n.cache.Get("pod-00000"); err != nil; _, err = n.cache.Get("pod-00000") {
 					time.Sleep(look)
@@ -50,8 +50,8 @@ func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
 	}
 }
 
-// Rules 7 and 8: requests that come faster than lists are made do not keep a pod from being
-// inspected again.
+// Rules 7 and 8: if requests come faster than lists, a pod is still inspected again after an
+// inspection that failed or contradicted its list.
 func TestRule8RetriesBesideRequests(t *testing.T) {
 	wrong := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
 	for name, first := range map[string]func() (*pleg.PodStatus, error){
@@ -92,14 +92,14 @@ func TestRule8RetriesBesideRequests(t *testing.T) {
 	}
 }
 
-// Rules 8 and 12 with a long period: the back-off and the deadline do not depend on
-// it. Without GetPod the next full list has the pod inspected again.
+// Rules 8 and 12: with a long period, a failing pod is inspected every period, with or without
+// GetPod. The deadline of an inspection does not depend on the period.
 func TestRule8And12LongPeriod(t *testing.T) {
 	asItIs := func(rt *plegtest.Runtime) pleg.Runtime { return rt }
 	for _, c := range []struct {
 		wrap     func(*plegtest.Runtime) pleg.Runtime
 		period   time.Duration
-		expected []time.Duration // seconds
+		expected []time.Duration // in seconds
 	}{
 		{asItIs, 40, []time.Duration{0, 40, 80, 120, 160}},
 		{polling, 40, []time.Duration{0, 40, 80, 120, 160}},
@@ -144,8 +144,8 @@ func TestRule8And12LongPeriod(t *testing.T) {
 	})
 }
 
-// Rule 8: the count of failures and the time of a hang begin anew with each success,
-// even if the next inspection follows at once; and each PodSync is one.
+// Rule 8: each success resets the count of failures and the time of the stuck inspection, even if
+// the next inspection begins at once. Each request for a PodSync is answered by its own PodSync.
 func TestRule8SuccessBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -181,7 +181,7 @@ func TestRule8SuccessBeginsAnew(t *testing.T) {
 	})
 }
 
-// Rule 8: readers get the error and the last good status.
+// Rule 8: after a failed inspection, a read returns the error and the last good status.
 func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	broken := errors.New("broken")
 	c := pleg.NewCache()
@@ -200,10 +200,11 @@ func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	}
 }
 
-// partly is a runtime that cannot inspect one container, and returns the status of the others with its error.
+// partly is a runtime that cannot inspect one container. With its error, it returns the status of
+// the other containers.
 type partly struct {
 	*plegtest.Runtime
-	broken atomic.Value // the ID of that container, a string; empty for none
+	broken atomic.Value // the ID of the container that cannot be inspected, a string; empty for none
 }
 
 func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -218,8 +219,8 @@ func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStat
 	return status, errors.New("cannot inspect " + broken)
 }
 
-// Rule 8: one container of a pod cannot be inspected. The other's exit has its code all the same, and nothing else
-// is taken from the partial status.
+// Rule 8: one container of a pod cannot be inspected. The exit of the other container is delivered
+// with its code. The generator uses no other part of the partial status.
 func TestRule08ExitsOfAPartialStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &partly{Runtime: plegtest.NewRuntime()}

@@ -9,9 +9,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A pod that has come back while its former inspection is stuck: since when, and which list
-// showed it. That call's return is no answer once it was cancelled, so that it still
-// counts when the next inspection is stuck too.
+// A pod comes back while its earlier inspection is stuck. StuckSince is still the beginning of that
+// inspection, and ListedAt is the list that shows the new pod. If the cancelled inspection returns
+// while the next one is stuck, the pod stays stuck.
 func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -49,7 +49,8 @@ func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	})
 }
 
-// Rule 9 on the cache alone: absence satisfies readers with an empty status.
+// Rule 9: in a cache without a generator, a blocked reader of an absent pod is answered with an
+// empty status.
 func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()
@@ -70,7 +71,7 @@ func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 			if s := <-got; s.ID != "a" || s.Name != "" {
 				t.Errorf("got %v", s)
 			}
-			// The second time round, what was observed is outrun by a full list.
+			// In the second round, a newer full list replaces the observation of the pod.
 			c.UpdateTime(at(6))
 			c = pleg.NewCache()
 			c.Set("a", status("a", "there"), nil, at(1))

@@ -15,8 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Many requests at once are served by one full list, unless a full list is stuck or has
-// just been made.
+// Many requests at once are answered by pod lists if a full list is stuck or has just been made.
 func TestManyRequestsBesideAList(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) func(){
 		"that hangs": func(n *node) func() {
@@ -26,7 +25,7 @@ func TestManyRequestsBesideAList(t *testing.T) {
 		},
 		"that has just been made": func(n *node) func() {
 			heal := n.Delay(plegtest.GetPods, plegtest.AnyPod, 400*time.Millisecond)
-			time.Sleep(950 * time.Millisecond) // 1.45 s
+			time.Sleep(950 * time.Millisecond) // now 1.45 s after the start
 			return heal
 		},
 	} {
@@ -56,8 +55,8 @@ func TestManyRequestsBesideAList(t *testing.T) {
 	}
 }
 
-// A pod list that has ended, in time or not, leaves as many slots as there
-// were. One that honours its cancellation ends at its deadline.
+// A completed pod list releases exactly one slot, even if it has timed out. A pod list that honours
+// its cancellation ends at its deadline.
 func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -94,7 +93,7 @@ func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 	})
 }
 
-// What a pod list has shown is in the report at once.
+// The report shows the result of a pod list at once.
 func TestPodListIsInTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -109,7 +108,8 @@ func TestPodListIsInTheReport(t *testing.T) {
 	})
 }
 
-// Rule 10: a reader that waits for a time to come is answered by the first full list after it.
+// Rule 10: a reader with a minTime in the future is answered by the first full list after that
+// time.
 func TestRule10FutureMinTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -135,8 +135,7 @@ func TestRule10FutureMinTimes(t *testing.T) {
 	})
 }
 
-// Rule 10: readers are served by pod lists while full lists fail, however
-// many they are.
+// Rule 10: while full lists fail, pod lists answer all readers, even if there are many.
 func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -160,7 +159,7 @@ func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	})
 }
 
-// With polling only there is no stream and no pod list.
+// WithPollingOnly opens no stream and makes no pod list.
 func TestPollingOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithPollingOnly())
@@ -182,7 +181,7 @@ func TestPollingOnly(t *testing.T) {
 	})
 }
 
-// A pod without a UID is never asked for.
+// A reader with an empty UID requests no list.
 func TestReaderOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -197,8 +196,9 @@ func TestReaderOfNoPod(t *testing.T) {
 	})
 }
 
-// Rules 5, 10: what hints cost where a list takes about as long as a period, or longer. The number of lists
-// does not grow with time, and a reader waits for two full lists at most, and for the time between them.
+// Rules 5 and 10: a list takes about a period or longer, and hints arrive all the time. The number
+// of lists does not grow with time. A reader waits for at most two full lists and the time between
+// them.
 func TestRule10HintsWhileListsAreSlow(t *testing.T) {
 	for _, took := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second} {
 		for _, hinted := range []int{1, 8} {

@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 11: the addresses of a pod whose network is torn down stay; those of a new
-// sandbox are its own.
+// Rule 11: a pod keeps its addresses when its network is torn down. A new sandbox has its own
+// addresses.
 func TestRule11LastIPsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 12: an inspection that honours its cancellation ends at the deadline, and the pod
-// is inspected again.
+// Rule 12: an inspection that honours its cancellation ends at the deadline. The pod is then
+// inspected again.
 func TestRule12Deadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithRuntimeRequestTimeout(10*time.Second))
@@ -37,8 +37,8 @@ func TestRule12Deadline(t *testing.T) {
 	})
 }
 
-// Rule 12: the PodSync of a reinspection that is stuck past its deadline is delivered with
-// the change that came meanwhile, once.
+// Rule 12: if a requested inspection is stuck until its deadline, its PodSync is delivered once,
+// with the change that came meanwhile.
 func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -59,8 +59,8 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	})
 }
 
-// Rule 12: there are never more inspections at once than worker slots, nor more than
-// one of a pod, except slow ones.
+// Rule 12: except for slow inspections, there are never more inspections at once than workers, and
+// never two for one pod.
 func TestRule12Bounds(t *testing.T) {
 	for _, workers := range []int{1, 3, 8} {
 		synctest.Test(t, func(t *testing.T) {
@@ -89,8 +89,9 @@ func TestRule12Bounds(t *testing.T) {
 	}
 }
 
-// Rule 12: on a stuck runtime, at most 64 inspections are slow without holding a worker. Neither Relist nor
-// another pod's PodSync waits for the rest. When the runtime answers again, all pods are inspected.
+// Rule 12: if the runtime is stuck, at most 64 slow inspections release their worker. Neither
+// Relist nor the PodSync of another pod waits for the other inspections. When the runtime answers
+// again, all pods are inspected.
 func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -123,7 +124,7 @@ func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 	})
 }
 
-// Rule 12: a worker slot is released once, though a slow inspection also returns.
+// Rule 12: a slow inspection that returns does not release its worker a second time.
 func TestRule12WorkerSlotIsReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(2))

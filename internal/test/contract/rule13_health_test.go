@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 13 (a): before the first successful list, with the reason for it.
+// Rule 13 (a): before the first successful list, the generator is unhealthy, and the error contains
+// the reason.
 func TestRule13aYetToBeSuccessful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -45,8 +46,8 @@ func TestThresholdOption(t *testing.T) {
 	})
 }
 
-// Rule 13: if no pod of several can be inspected, the generator is unhealthy, and the error names the stuck
-// call. The first success makes it healthy again.
+// Rule 13: if there are several pods and none can be inspected, the generator is unhealthy, and the
+// error names the stuck call. The first success makes the generator healthy again.
 func TestRule13cNoPodCanBeInspected(t *testing.T) {
 	for _, ignoresCancel := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ignoresCancel=%v", ignoresCancel), func(t *testing.T) {
@@ -56,7 +57,7 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 				n.start()
 				heal := n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Block: true, IgnoreCancel: ignoresCancel})
 				n.ExitContainer("pod-00002", "pod-00002-a", 1, "Error")
-				// One pod is stuck; the canaries become stuck too.
+				// One pod is stuck. The inspections of the canaries then become stuck too.
 				time.Sleep(3 * time.Minute)
 				healthy(t, n.g)
 				time.Sleep(2 * time.Minute)
@@ -70,8 +71,8 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 	}
 }
 
-// Rule 13: one bad pod alone never makes a node unhealthy: with others, because
-// they are inspected as canaries; without, because there is no second witness.
+// Rule 13: one bad pod never makes a node unhealthy. If there are other pods, they are inspected as
+// canaries. If there are none, one pod alone is not enough evidence.
 func TestRule13OneBadPodAlone(t *testing.T) {
 	for _, others := range []int{0, 1, 9} {
 		for _, ignoresCancel := range []bool{false, true} {
@@ -90,7 +91,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 				for i := range others {
 					canaries += n.PodCalls(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%05d", i+1)))
 				}
-				// Six times in the threshold, round robin; not much more.
+				// Canaries are inspected six times within the threshold, in turn, and not much more often.
 				if want := 100 * 60 / 30; others > 0 && (canaries < want/2 || canaries > want+10) {
 					t.Errorf("%d canaries in 100 minutes", canaries)
 				}
@@ -100,7 +101,7 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 	}
 }
 
-// Rule 13: Healthy has no side effects and never blocks, whatever blocks.
+// Rule 13: Healthy has no side effects and never blocks, even while every call is stuck.
 func TestRule13HasNoSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -129,7 +130,7 @@ func TestRule13HasNoSideEffects(t *testing.T) {
 	})
 }
 
-// The report names the runtime's own call when the runtime reports it.
+// If the runtime reports its own calls, the health report names the runtime's call.
 func TestReportNamesTheRuntimesCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -168,8 +169,8 @@ func (r reporting) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.ca
 
 func (r reporting) DescribeRuntime() string { return "fake 1.0" }
 
-// Rule 13 (c) needs two pods that hang, each for longer than the threshold: pods
-// that fail do not hang.
+// Rule 13 (c) needs two pods that are stuck for longer than the threshold. Pods with failing
+// inspections are not stuck.
 func TestRule13cTwoPodsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -190,8 +191,8 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 	})
 }
 
-// The report names the oldest of several calls for a pod, and the error from
-// before it stuck.
+// If there are several calls for a pod, the report names the oldest. It also contains the last
+// error from before the pod became stuck.
 func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -217,7 +218,7 @@ func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	})
 }
 
-// A call that the runtime reports without an object is named without one, and durations are
+// If the runtime reports a call without an object, the reason names no object. Durations are
 // rounded to a tenth of a second.
 func TestReasonIsFitToRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +240,7 @@ func TestReasonIsFitToRead(t *testing.T) {
 	})
 }
 
-// Rule 13: while something is stuck, the healthy pods are inspected in turn; once nothing
-// is stuck, they are not.
+// Rule 13: while a pod is stuck, healthy pods are inspected in turn. Otherwise, they are not.
 func TestRule13Canaries(t *testing.T) {
 	canaries := func(n *node, uid types.UID, d time.Duration) int {
 		before := n.PodCalls(plegtest.GetPodStatus, uid)
@@ -306,8 +306,8 @@ func TestRule13Canaries(t *testing.T) {
 	})
 }
 
-// Rule 13: a node on which one pod can be inspected is healthy, however many others
-// hang, and however that came about.
+// Rule 13: a node is healthy if at least one pod can be inspected, however many other pods are
+// stuck.
 func TestRule13OneGoodPodIsEnough(t *testing.T) {
 	t.Run("all but one", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -341,7 +341,7 @@ func TestRule13OneGoodPodIsEnough(t *testing.T) {
 	})
 }
 
-// Rule 13: a stuck list fails at its deadline, whatever else happens meanwhile.
+// Rule 13: a stuck list fails at its deadline, whatever happens meanwhile.
 func TestRule13FailureHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

@@ -22,11 +22,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// good is a pod that bad data of other pods must not affect.
+// good is a pod that the bad data of other pods must not affect.
 var good = bare("good", plegtest.Running("good-1"))
 
-// Rule 14: bad data in a list is skipped or read as unknown, counted by reason,
-// logged once, and hurts no other pod.
+// Rule 14: bad data in a list is skipped or read as unknown, counted by reason, and logged once. It
+// affects no other pod.
 func TestRule14BadList(t *testing.T) {
 	state := func(s pleg.State) *pleg.Container { return plegtest.NewContainer("x", s) }
 	nothing := func(*testing.T, []string) {}
@@ -105,7 +105,7 @@ func TestRule14BadList(t *testing.T) {
 	}
 }
 
-// Rule 14: a pod of thousands of containers, in another order every time, hurts nothing.
+// Rule 14: a pod with thousands of containers, listed in changing order, causes no error.
 func TestRule14HugePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 5000
@@ -135,7 +135,7 @@ func TestRule14HugePod(t *testing.T) {
 	})
 }
 
-// Rule 14: a bad status is an error, or is mended; and hurts no other pod.
+// Rule 14: a bad status is an error or is corrected. It affects no other pod.
 func TestRule14BadStatus(t *testing.T) {
 	for _, c := range []struct {
 		name, reason string
@@ -189,7 +189,7 @@ func TestRule14BadStatus(t *testing.T) {
 	}
 }
 
-// Rule 14: bad data in a pod list changes nothing.
+// Rule 14: bad data in a pod list changes no state.
 func TestRule14BadPodList(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -213,8 +213,8 @@ func TestRule14BadPodList(t *testing.T) {
 	}
 }
 
-// Rule 14: a runtime that panics, or ends its goroutine, has failed; nothing else
-// happens.
+// Rule 14: a call counts as failed if the runtime panics or ends its goroutine. It has no other
+// effect.
 func TestRule14RuntimePanics(t *testing.T) {
 	for name, misbehave := range map[string]func(){
 		"panics":             func() { panic("nil map") },
@@ -260,7 +260,7 @@ func TestRule14RuntimePanics(t *testing.T) {
 	}
 }
 
-// An event source that panics is a stream that broke.
+// If an event source panics, its stream counts as broken.
 func TestRule14EventSourcePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -279,8 +279,8 @@ func TestRule14EventSourcePanics(t *testing.T) {
 	})
 }
 
-// Rule 14: a state that does not exist is unknown to every reader of an event and of a status, and is
-// counted with every list and every status that shows it.
+// Rule 14: events and statuses show an invalid state as unknown. The state is counted for every
+// list and every status that contains it.
 func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -300,7 +300,7 @@ func TestRule14UnknownStateIsUnknownToAll(t *testing.T) {
 	})
 }
 
-// Rule 14: a container that is listed twice is one, in a short list and a long.
+// Rule 14: a container that is listed twice counts as one container, in short and in long lists.
 func TestRule14DuplicateInALongList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -319,13 +319,12 @@ func TestRule14DuplicateInALongList(t *testing.T) {
 	})
 }
 
-// nilError is an error that cannot be asked what it says when it is nil.
+// nilError is an error type. Its method Error panics on a nil pointer.
 type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
-// Rule 14: an error that is a nil pointer in an interface is a failure like any
-// other.
+// Rule 14: an error that is a nil pointer in an interface is handled like any other error.
 func TestRule14NilErrorInAnInterface(t *testing.T) {
 	var broken *nilError
 	a := []*pleg.Pod{bare("a", plegtest.Running("a1"))}
@@ -360,7 +359,7 @@ func TestRule14NilErrorInAnInterface(t *testing.T) {
 	}
 }
 
-// Rule 14: nil items of a status are left out, and the others stay, in their order.
+// Rule 14: nil items of a status are removed. The other items stay, in order.
 func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := &pleg.Status{ID: pleg.ContainerID{ID: "1"}, State: pleg.ContainerStateRunning}
@@ -387,7 +386,7 @@ func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 	})
 }
 
-// Lists, statuses and exit events of garbage, in any order, do nothing worse than to be counted.
+// Random bad data in lists, statuses and exit events has no other effect than being counted.
 func TestExitHistoriesWithBadData(t *testing.T) {
 	randtest.Check(t, 300, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) {
@@ -525,7 +524,8 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 	})
 }
 
-// Rule 14: a pod with a nil container, listed by the same pointer again, with an exit event in between.
+// Rule 14: a list repeats the same pointer to a pod with a nil container, and an exit event arrives
+// in between. The death is delivered.
 func TestRule14BadDataBesideExitEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := bare("a", nil, plegtest.Running("a1"))
@@ -544,7 +544,7 @@ func TestRule14BadDataBesideExitEvent(t *testing.T) {
 		events := n.g.Watch()
 		n.start()
 		want(t, "first", read(events), "a Started a1")
-		source.EmitExit(exitOf("a1", 3)) // the pod is hinted at, and listed
+		source.EmitExit(exitOf("a1", 3)) // the exit event is a hint, so the pod is listed
 		time.Sleep(5 * time.Second)
 		want(t, "the exit", read(events), "a Died a1")
 	})
@@ -557,7 +557,7 @@ func (panicking) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { panic("calls"
 
 func (panicking) DescribeRuntime() string { panic("description") }
 
-// Rule 14: what the runtime says of itself does no harm either.
+// Rule 14: a panic of CallsInFlight or DescribeRuntime does no harm.
 func TestRule14ReportersPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return panicking{rt.Plain()} })
@@ -569,7 +569,7 @@ func TestRule14ReportersPanic(t *testing.T) {
 	})
 }
 
-// Rule 14: an error may wrap a nil pointer. Its text is fine, and to unwrap it panics.
+// Rule 14: an error may wrap a nil pointer. Error works, but Unwrap of the nil pointer panics.
 func TestRule14ErrorThatPanicsWhenUnwrapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -582,7 +582,7 @@ func TestRule14ErrorThatPanicsWhenUnwrapped(t *testing.T) {
 	})
 }
 
-// Rule 14: a status that repeats a container is corrected and counted, and the pod stays fresh.
+// Rule 14: if a status repeats a container, it is corrected and counted, and the pod stays fresh.
 func TestRule14RepeatedContainerInAStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 16: a hint makes nothing fresh; the pod list does. A pod that does not
-// exist has one follow-up, no more.
+// Rule 16: a hint makes no state fresher; only its pod list does. For a pod that does not exist,
+// there is exactly one follow-up list.
 func TestRule16HintMakesNothingFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -46,7 +46,7 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 	})
 }
 
-// Rule 16: reading the stream never blocks its sender, whatever blocks.
+// Rule 16: the reader of the stream never blocks its sender, even while every call is stuck.
 func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })
@@ -68,7 +68,8 @@ func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	})
 }
 
-// flood is a runtime that sends garbage as fast as it is read, and then stays.
+// flood is a runtime that sends garbage events as fast as they are read, and then keeps the stream
+// open.
 type flood struct {
 	*plegtest.Runtime
 	events int
@@ -83,7 +84,7 @@ func (f *flood) WatchContainerEvents(ctx context.Context, connected func(), obse
 	return ctx.Err()
 }
 
-// Rule 16: while no list completes, what is kept of hints is bounded.
+// Rule 16: while no list completes, the number of kept hints is bounded.
 func TestRule16HintsWhileListsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -112,7 +113,7 @@ func TestRule16HintsWhileListsHang(t *testing.T) {
 	})
 }
 
-// Rule 16: hints beyond what can be kept are served by one full relist.
+// Rule 16: if there are more hints than can be kept, one full relist answers all of them.
 func TestRule16TooManyHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
@@ -133,7 +134,7 @@ func TestRule16TooManyHints(t *testing.T) {
 		read(events)
 		lists := rt.Calls(plegtest.GetPods)
 		busy.Store(true)
-		rt.Emit(pleg.ContainerEvent{ContainerID: "unknown"}) // a list, which keeps the loop busy
+		rt.Emit(pleg.ContainerEvent{ContainerID: "unknown"}) // requests a list, which keeps the loop busy
 		synctest.Wait()
 		for i := range 10000 {
 			rt.Emit(pleg.ContainerEvent{PodUID: types.UID(fmt.Sprintf("new-%d", i))})
@@ -153,8 +154,9 @@ func TestRule16TooManyHints(t *testing.T) {
 	})
 }
 
-// Rule 16: a hint that is ahead of the list loses nothing, whatever becomes of its pod list:
-// one more list follows after a twentieth of the period, long before the next full one.
+// Rule 16: if a hint arrives before the list shows the change, the change is not missed, whatever
+// the result of the pod list. One more list follows after a twentieth of the period, long before
+// the next full list.
 func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	sandboxGoes := func(n *node, count int) {
 		for i := range count {
@@ -223,12 +225,12 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	}
 }
 
-// At more hinted pods than can be kept, while full lists fail and none of these pods can
-// be listed, what happens to a pod that is known is still reported.
+// There are more hinted pods than can be kept, full lists fail, and none of the hinted pods can be
+// listed. Changes of known pods are still reported.
 func TestKnownPodBesideTooManyHints(t *testing.T) {
 	for name, c := range map[string]struct {
-		hints int  // before that of the known pod
-		busy  bool // the loop, so that all hints come at once
+		hints int  // before the hint of the known pod
+		busy  bool // true if the loop is busy, so that all hints arrive at once
 	}{
 		"one after the other": {10_100, false},
 		"as many as fit":      {9_999, true},
@@ -277,10 +279,10 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 	}
 }
 
-// odd is an event source that says too much, at the wrong time.
+// odd is an event source that sends too many events, at the wrong time.
 type odd struct {
 	*plegtest.Runtime
-	late    bool // nothing before it was stopped
+	late    bool // true if it sends nothing before it is stopped
 	stopped chan struct{}
 }
 
@@ -296,8 +298,8 @@ func (o odd) WatchContainerEvents(_ context.Context, connected func(), observe f
 	return nil
 }
 
-// Rule 16: what a stream says after it was cancelled is ignored, and a connection that
-// is reported twice is one.
+// Rule 16: events of a cancelled stream are ignored. A connection that is reported twice counts
+// once.
 func TestRule16OddSource(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 17: every connection is followed by a full relist, because a stream cannot be
-// resumed.
+// Rule 17: a full relist follows every connection, because a stream cannot be resumed.
 func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
@@ -33,7 +32,7 @@ func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
 			rt.BreakEventStreams(errors.New("reset"))
 			synctest.Wait()
 			c := rt.Pod("pod-00000").Containers[0].ID.ID
-			rt.SetPod(bare("pod-00000", plegtest.Running(c+"'"))) // while nobody listens
+			rt.SetPod(bare("pod-00000", plegtest.Running(c+"'"))) // while no stream is open
 			time.Sleep(2 * time.Minute)
 			if rt.Streams() != 1 {
 				t.Fatal("not connected again")
@@ -43,8 +42,8 @@ func TestRule17ConnectionIsFollowedByFullRelist(t *testing.T) {
 	})
 }
 
-// Rule 17: reconnecting never ends. The first wait is 1 s, each further one 2 s. It
-// begins anew after a stream that lasted a minute.
+// Rule 17: reconnection attempts never end. The first wait is 1 s, and each further wait is 2 s.
+// After a stream that lasted a minute, the first wait is 1 s again.
 func TestRule17Backoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -94,8 +93,8 @@ func TestRule17Backoff(t *testing.T) {
 	})
 }
 
-// Rule 17: a runtime that had no events, and has them now, does not wait for the
-// back-off from before.
+// Rule 17: if a runtime did not support events before and supports them now, the earlier back-off
+// does not delay a reconnection.
 func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -119,7 +118,7 @@ func TestRule17BackoffBeginsAnewAfterUnsupported(t *testing.T) {
 	})
 }
 
-// Rule 17: a runtime without events is asked again slowly.
+// Rule 17: if a runtime does not support events, it is asked again only rarely.
 func TestRule17Unsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -143,8 +142,8 @@ func TestRule17Unsupported(t *testing.T) {
 	})
 }
 
-// Rule 17: a stream that ends without an error has ended, however short it was and whatever it
-// brought: only ErrEventsUnsupported says that there is none.
+// Rule 17: a stream that returns without an error has ended, however short it was and whatever it
+// sent. Only ErrEventsUnsupported means that the runtime has no stream.
 func TestRule17EndWithoutAnError(t *testing.T) {
 	for _, lasts := range []time.Duration{0, 10 * time.Second, time.Hour} {
 		for _, event := range []bool{false, true} {
@@ -172,8 +171,7 @@ func TestRule17EndWithoutAnError(t *testing.T) {
 	}
 }
 
-// Rule 17: what comes before the acceptance of a stream has a deadline, and what comes after it
-// has none.
+// Rule 17: a stream that is not accepted has a deadline. An accepted stream has none.
 func TestRule17Deadline(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault plegtest.Fault
@@ -205,7 +203,8 @@ func TestRule17Deadline(t *testing.T) {
 	}
 }
 
-// Rule 17: a source that ignores its deadline costs one goroutine, and the report says so.
+// Rule 17: if a source ignores its deadline, it costs one goroutine, and the report shows the
+// state.
 func TestRule17DeadlineIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -234,8 +233,8 @@ func TestRule17DeadlineIsIgnored(t *testing.T) {
 	})
 }
 
-// Rule 17: the stream breaks 20 times while pods change. In the end the subscriber
-// knows the present, and hints have resumed.
+// Rule 17: the stream breaks 20 times while pods change. In the end, the subscriber has learned the
+// present state, and hints work again.
 func TestRule17BrokenTwentyTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

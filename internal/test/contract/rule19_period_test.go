@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 19: a relist period that is longer than half of the threshold would make the generator
-// unhealthy between two lists.
+// Rule 19: a relist period above half the threshold is shortened, because it would make the
+// generator unhealthy between two lists.
 func TestRule19LongPeriodIsHalfOfTheThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
@@ -32,7 +32,7 @@ func TestRule19LongPeriodIsHalfOfTheThreshold(t *testing.T) {
 	})
 }
 
-// Rule 19: full lists come every period, whatever the event stream announces.
+// Rule 19: full lists are made every period, whatever the event stream sends.
 func TestRule19FullListsComeEveryPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -49,7 +49,8 @@ func TestRule19FullListsComeEveryPeriod(t *testing.T) {
 	})
 }
 
-// The period is kept; a runtime that is slower than it is left a period's rest.
+// Full lists are made every period. If a list takes longer than a period, the next list begins a
+// period after its end.
 func TestPeriod(t *testing.T) {
 	for _, c := range []struct {
 		takes time.Duration
@@ -68,13 +69,13 @@ func TestPeriod(t *testing.T) {
 	}
 }
 
-// Rule 19: Start lists every period from then on, also while a Relist that was called before
-// it is under way and runs the loop.
+// Rule 19: after Start, full lists are made every period, even if an earlier Relist is still
+// running and runs the loop.
 func TestStartBesideRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
 		n.SetPods(pods(400)...)
-		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond) // in all 45 s
+		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 900*time.Millisecond) // 45 s in all
 		returned := make(chan struct{})
 		go func() { n.relist(); close(returned) }()
 		synctest.Wait()

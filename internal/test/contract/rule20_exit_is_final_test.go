@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 20: a status shows an exit that no list has shown, and that no list can show.
+// Rule 20: only a status shows an exit, because all lists are blocked. The death is delivered.
 func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -27,7 +27,7 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 		n.g.RequestReinspect("a")
 		synctest.Wait()
 		want(t, "told by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
-		heal() // the list is from before
+		heal() // the list began before the exit
 		time.Sleep(10 * time.Second)
 		want(t, "told by the lists", readStatuses(events))
 		n.RemoveContainer("a", "a1")
@@ -37,7 +37,7 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	})
 }
 
-// Rule 20: if the cache shows an exit, an older status never makes the container run again.
+// Rule 20: if the cache shows an exit, an older status does not set the container back to running.
 func TestRule20StatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))
@@ -58,8 +58,9 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// Rule 20 ends with a status that shows a later start, and the pod is inspected for that: no list shows
-// that a container has exited and was started again under its ID between two of them.
+// Rule 20: an exit is final until a status shows a later start. To find that start, the pod is
+// inspected, because no list shows that a container exited and was started again under its ID
+// between two lists.
 func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 				}
 				synctest.Wait()
 				time.Sleep(1100 * time.Millisecond)
-				again := statusOf(n.Pod("a")) // runs again, as every list shows
+				again := statusOf(n.Pod("a")) // running again, as every list shows
 				again.ContainerStatuses[0].StartedAt = time.Now()
 				n.SetStatus("a", again)
 				time.Sleep(time.Hour)
@@ -90,8 +91,9 @@ func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 	}
 }
 
-// Rule 20: a container that runs again under its ID has not ended as in its earlier life, also where no
-// inspection has shown the new one: not by an exit event, not when it is gone, and not in the metrics.
+// Rule 20: a container is started again under its ID, and no inspection has shown the new life. The
+// end of the earlier life is not reported for the new life: not by an exit event, not at its
+// removal, and not in the metrics.
 func TestRule20EndOfAnEarlierLife(t *testing.T) {
 	for name, c := range map[string]struct {
 		end     func(n *node, earlier pleg.ContainerExit)
@@ -131,8 +133,8 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 	}
 }
 
-// Rule 20: a container that exits before any list has shown it, and is started again under its ID, is no
-// reason to ask the runtime as fast as it answers.
+// Rule 20: a container exits before any list shows it, and is started again under its ID. The
+// runtime is not called again and again without a pause.
 func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -140,7 +142,7 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 		n.start()
 		defer n.BlockIgnoringCancel(plegtest.GetPods, "")()
 		time.Sleep(1500 * time.Millisecond)
-		n.EmitExit(exitOf("a2", 1)) // created and exited since the last list
+		n.EmitExit(exitOf("a2", 1)) // a2 was created and exited since the last list
 		time.Sleep(100 * time.Millisecond)
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning) // started again
 		n.Delay(plegtest.GetPod, "", 5*time.Millisecond)
@@ -154,9 +156,9 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	})
 }
 
-// Rule 20: a container is started again under its ID within a second of its end. An exit event of its earlier
-// life that comes now, for the first or the second time, is no death. The end of the new life is one, and each
-// life is counted once.
+// Rule 20: a container is started again under its ID within a second of its end. If an exit event
+// of the earlier life arrives now, for the first or second time, it is no death. The end of the new
+// life is a death. Each life is counted once.
 func TestRule20LateExitOfAShortPause(t *testing.T) {
 	for name, twice := range map[string]bool{"late": false, "twice": true} {
 		t.Run(name, func(t *testing.T) {
@@ -192,8 +194,9 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 	}
 }
 
-// Rule 20: no inspection has shown the end of a life before its container was started again under its ID. What
-// shows that end late, an exit event or an inspection that began before, is no death of the new life.
+// Rule 20: a container is started again under its ID before any inspection shows the end of its
+// earlier life. A late exit event, or an inspection that began before, shows that end. It is no
+// death of the new life.
 func TestRule20EndThatWasNotSeen(t *testing.T) {
 	for name, stale := range map[string]bool{"an exit event": false, "an inspection": true} {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +228,8 @@ func TestRule20EndThatWasNotSeen(t *testing.T) {
 	}
 }
 
-// Rule 20: a container ended and was started again under its ID between two lists, and an inspection has shown
-// the new life. A late exit event of the earlier life is no death.
+// Rule 20: a container ended and was started again under its ID between two lists. An inspection
+// has shown the new life. A late exit event of the earlier life is no death.
 func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -246,7 +249,7 @@ func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {
 	})
 }
 
-// Rule 20: a list that does not know the state of a container takes nothing away from its end.
+// Rule 20: a list that shows an unknown state after an exit does not change the end.
 func TestRule20UnknownStateAfterAnExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -264,9 +267,9 @@ func TestRule20UnknownStateAfterAnExit(t *testing.T) {
 	})
 }
 
-// Rule 20: a start and an end are never compared. A runtime that is short of CPU stamps the start of a
-// short-lived container seconds after its end. Lists and statuses show the container running for a while after
-// its exit event. That is one life and one death.
+// Rule 20: a start and an end are never compared. A runtime that is short of CPU records the start
+// of a short-lived container seconds after its end. After the exit event, lists and statuses still
+// show the container running for a while. There is one life and one death.
 func TestRule20StartStampedAfterTheEnd(t *testing.T) {
 	for name, skew := range startedAfterItsEnd {
 		t.Run(name, func(t *testing.T) {
@@ -299,9 +302,9 @@ func TestRule20StartStampedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Rule 20: an inspection shows a container exited before any list has shown it. A list that began earlier shows
-// it running, and then it is gone. Its death and its removal have the status that was seen, also if another
-// inspection has shown it gone before that list completes.
+// Rule 20: an inspection shows a container exited before any list has shown it. A list that began
+// earlier shows the container running, and the next list no longer shows it. Its death and removal
+// contain the status of the inspection, even if another inspection has shown it gone before.
 func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
 	for name, inspections := range map[string]int{"one inspection": 1, "two inspections": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -333,7 +336,7 @@ func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
 	}
 }
 
-// Rule 20: what is kept of exited containers that statuses alone show is bounded.
+// Rule 20: the memory for exited containers that only statuses show is bounded.
 func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	var calls atomic.Int64
 	pod := bare("a", plegtest.Running("a1"))
@@ -357,7 +360,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 			_ = g.Relist(t.Context())
 		}
 	}
-	inspect(500) // the look-ups keep 10,000 of the containers that are gone
+	inspect(500) // look-ups keep 10,000 of the removed containers
 	before := heapInUse()
 	inspect(500)
 	if grown := heapInUse() - before; grown > 1<<20 {
@@ -365,7 +368,8 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	}
 }
 
-// Rule 20: a life that no list has shown has an unknown end. It does not get the code of the life before.
+// Rule 20: if only statuses show a life, its end is unknown. It does not receive the exit code of
+// the earlier life.
 func TestRule20UnknownEndOfAnotherLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -383,8 +387,8 @@ func TestRule20UnknownEndOfAnotherLife(t *testing.T) {
 	})
 }
 
-// Rule 20: life 1 has ended in a list, and only statuses show lives 2 and 3. A late exit event of life 2 is no
-// death of life 3.
+// Rule 20: a list shows the end of life 1, and only statuses show lives 2 and 3. A late exit event
+// of life 2 is no death of life 3.
 func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -409,19 +413,19 @@ func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
 	})
 }
 
-// Rule 20: after an exit event, a status that shows the container running is treated as if it showed the exit. So
-// a list that shows the exit agrees with it, and makes the pod fresher.
+// Rule 20: after an exit event, a status that shows the container running is corrected to the exit.
+// It then agrees with a list that shows the exit, and the pod becomes fresher.
 func TestRule20CorrectedStatusAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := watch(t, bare("a", plegtest.Running("a1")))
 		began := time.Now()
-		n.SetStatus("a", statusOf(n.Pod("a"))) // it shows a1 running for ever
+		n.SetStatus("a", statusOf(n.Pod("a"))) // the status shows a1 running for ever
 		n.EmitExit(exitOf("a1", 3))
 		synctest.Wait()
 		n.SetContainer("a", "a1", pleg.ContainerStateExited)
 		for range 20 {
 			now := time.Now()
-			time.Sleep(1100 * time.Millisecond) // a list
+			time.Sleep(1100 * time.Millisecond) // lets a full list complete
 			if !fresh(n.cache, "a", now) {
 				t.Errorf("after %v, the pod is older than the newest list", time.Since(began))
 			}
@@ -433,8 +437,8 @@ func TestRule20CorrectedStatusAgrees(t *testing.T) {
 	})
 }
 
-// Rule 20: an exit is final although list and status show the container running again, since the same start. The
-// runtime has read an old state after its own restart.
+// Rule 20: after a restart, the runtime has read old state: list and status show an exited
+// container running again, with the same start time. The exit stays final.
 func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 	for name, settled := range map[string]time.Duration{"settled": 10 * time.Second, "not yet settled": time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -461,7 +465,7 @@ func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 				time.Sleep(time.Minute)
 				wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
 				n.SetStatus("a", nil)
-				n.SetContainer("a", "a1", pleg.ContainerStateRunning) // another life, with a start of its own
+				n.SetContainer("a", "a1", pleg.ContainerStateRunning) // another life, with another start time
 				time.Sleep(time.Minute)
 				want(t, "started again", readStatuses(events), "a Started a1 running")
 			})
@@ -469,8 +473,9 @@ func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 	}
 }
 
-// Rule 20: a container that exited before its first inspection, and that no list showed exited, is started again
-// under its ID, more than ten seconds later. It runs once its end has been settled.
+// Rule 20: a container exited before its first inspection, and no list showed the exit. It is
+// started again under its ID more than ten seconds later. After its end is settled, it is delivered
+// as running.
 func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)

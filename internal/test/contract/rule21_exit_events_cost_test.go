@@ -15,7 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// podCost returns what happens to a pod with some containers costs, in CPU time. It is the least of some attempts.
+// podCost returns the CPU time for changes of a pod with the given containers, the lowest of
+// several attempts.
 func podCost(t *testing.T, containers []*pleg.Container, happens func(rt *plegtest.Runtime, g *pleg.GenericPLEG),
 ) (least time.Duration) {
 	t.Helper()
@@ -40,7 +41,7 @@ func podCost(t *testing.T, containers []*pleg.Container, happens func(rt *plegte
 	return least
 }
 
-// Rule 21: the cost of exits grows with the containers of their pod, not with their square.
+// Rule 21: the cost of exits grows linearly with the number of containers in the pod.
 func TestRule21CostOfExitsInALargePod(t *testing.T) {
 	const few, many, most = 500, 16_000, 300
 	id := func(i int) string { return fmt.Sprintf("c-%05d", i) }

@@ -18,12 +18,13 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 21: an exit event is delivered at once, with a status made from the last one. The runtime's own
-// status replaces it, with a PodSync if it differs. Nothing else of the pod becomes fresher.
+// Rule 21: an exit event is delivered at once, with a status made from the last status. The
+// runtime's own status replaces it, and a PodSync follows if they differ. The rest of the pod
+// becomes no fresher.
 func TestRule21ExitEvent(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int
-		reason    string // the runtime's
+		reason    string // the runtime's reason
 		told      string
 		confirmed []string
 	}{
@@ -51,7 +52,7 @@ func TestRule21ExitEvent(t *testing.T) {
 					t.Error("the pod is fresher")
 				}
 				time.Sleep(time.Millisecond)
-				n.EmitExit(exitOf("a1", 255)) // again, by another witness: the first counts
+				n.EmitExit(exitOf("a1", 255)) // a second report of the exit; the first counts
 				time.Sleep(5 * time.Second)
 				want(t, "told again", readStatuses(events))
 				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code {
@@ -75,7 +76,7 @@ func TestRule21ExitEvent(t *testing.T) {
 	}
 }
 
-// Rule 21: the exit of a sandbox is a hint.
+// Rule 21: the exit of a sandbox is only a hint.
 func TestRule21ExitOfASandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
@@ -90,8 +91,8 @@ func TestRule21ExitOfASandbox(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event comes after a list has shown its container gone, and before the pod's inspection. The
-// death and the removal have the exit, and it is counted by its reason.
+// Rule 21: an exit event arrives after a list no longer shows the container, and before the pod's
+// inspection. The death and the removal contain the exit, and the death is counted by its reason.
 func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -107,8 +108,8 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	})
 }
 
-// Rule 21: more exit events wait than a step takes. The pods of the rest are listed, or all pods if an event
-// names none: their deaths do not wait for the period.
+// Rule 21: there are more exit events than one step can take. For each of the others, its pod is
+// listed, or all pods if the event names no pod. These deaths are delivered before the next period.
 func TestRule21ManyExitsInOneStep(t *testing.T) {
 	const pods, taken = 20, 10_000
 	for name, named := range map[string]bool{"with their pods": true, "without pods": false} {
@@ -141,7 +142,7 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 				read(events)
 				time.Sleep(time.Second)
 				busy = true
-				g.RequestRelist("pod-00") // has the loop wait for the logger
+				g.RequestRelist("pod-00") // makes the loop wait for the logger
 				synctest.Wait()
 				for range taken {
 					rt.EmitExit(exit(0))
@@ -168,7 +169,7 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 	}
 }
 
-// storming is a runtime whose exits come as fast as they are taken.
+// storming is a runtime that reports exits as fast as they are taken.
 type storming struct {
 	pleg.Runtime
 	exits chan []pleg.ContainerExit
@@ -188,8 +189,9 @@ func (s storming) WatchContainerExits(ctx context.Context, connected func(), obs
 	}
 }
 
-// exitsCost returns how long exit events take on a node of some pods: many for unknown containers, and one in
-// the first pod. It is the least of some attempts, without the garbage collector.
+// exitsCost returns the time for exit events on a node with the given number of pods: many for
+// unknown containers, and one in the first pod. It is the lowest of several attempts, without
+// garbage collection.
 func exitsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	const unknown = 1000
@@ -225,7 +227,7 @@ func exitsCost(t *testing.T, pods int) (least time.Duration) {
 	return least
 }
 
-// Rule 21: what an exit event costs does not depend on the number of pods.
+// Rule 21: the cost of an exit event does not depend on the number of pods.
 func TestRule21CostOfAnExit(t *testing.T) {
 	const few, many, most = 250, 4_000, 10
 	small, large := exitsCost(t, few), exitsCost(t, many)
@@ -235,8 +237,8 @@ func TestRule21CostOfAnExit(t *testing.T) {
 	t.Logf("%v beside %d pods, %v beside %d", small, few, large, many)
 }
 
-// Rule 21: an exit is delivered at once even if the node's clock was set back since the container was
-// started, and a status from before does not take it back.
+// Rule 21: an exit event is delivered at once, even if the node's clock was set back after the
+// container's start. An earlier status does not change the exit.
 func TestRule21ClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -251,7 +253,7 @@ func TestRule21ClockSetBack(t *testing.T) {
 		n.EmitExit(exitOf("a1", 1))
 		synctest.Wait()
 		want(t, "the exit", read(events), "a Died a1")
-		time.Sleep(time.Minute) // lists and statuses show it running
+		time.Sleep(time.Minute) // lists and statuses show the container running
 		want(t, "more", read(events))
 		if got := states(t, n.cache)["a1"]; got != pleg.ContainerStateExited {
 			t.Errorf("a minute later the cache has a1 %s", got)
@@ -259,8 +261,9 @@ func TestRule21ClockSetBack(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event came before any list has shown its container. The runtime's own status of the
-// container stays when another list shows it running.
+// Rule 21: an exit event arrives before any list shows its container. The runtime's own status of
+// the exit then replaces the event's status, and stays when another list shows the container
+// running.
 func TestRule21RuntimesStatusStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))
@@ -290,8 +293,8 @@ func TestRule21RuntimesStatusStays(t *testing.T) {
 	})
 }
 
-// Rule 21: the status of an exit event has what the runtime knows: what the list shows and, as soon as
-// the pod is inspected, all that the runtime says of it while it does not know of the exit.
+// Rule 21: the status of an exit event contains the fields of the list. After an inspection, it
+// contains all fields of the runtime's status, even though that status does not show the exit.
 func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
 	for name, started := range map[string]time.Time{"gone before it is inspected": {}, "inspected": time.Unix(7, 0)} {
 		t.Run(name, func(t *testing.T) {
@@ -331,8 +334,8 @@ func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
 	}
 }
 
-// Rule 21: the runtime's own status may say more than code and reason: its message, which the kubelet's
-// runtime reads from the container's termination log, comes with a PodSync.
+// Rule 21: the runtime's own status may add a message, which the kubelet's runtime reads from the
+// container's termination log. The message is sent with a PodSync.
 func TestRule21MessageOfAnExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))
@@ -357,8 +360,8 @@ func TestRule21MessageOfAnExit(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit that the runtime does not confirm is in the report and in a metric after a
-// period, and until it does.
+// Rule 21: if the runtime does not confirm an exit within a period, the report and a metric show it
+// until it is confirmed.
 func TestRule21UnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
@@ -385,7 +388,8 @@ func TestRule21UnconfirmedExits(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event is delivered at once, also if a status has shown a start that is later than the exit.
+// Rule 21: an exit event is delivered at once, even if a status has shown a start that is later
+// than the exit.
 func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 	for name, skew := range startedAfterItsEnd {
 		t.Run(name, func(t *testing.T) {
@@ -398,7 +402,7 @@ func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 				events := n.g.Watch()
 				n.start()
 				want(t, "first", read(events), "a Started a1")
-				time.Sleep(skew + 100*time.Millisecond) // the start has passed by the clock
+				time.Sleep(skew + 100*time.Millisecond) // now the clock is past the recorded start
 				n.EmitExit(exit)
 				synctest.Wait()
 				want(t, "the exit", readStatuses(events), "a Died a1 exited 3 Error")
@@ -413,7 +417,8 @@ func TestRule21ExitBeforeItsStampedStart(t *testing.T) {
 	}
 }
 
-// unknownEnd is a status of an end that the runtime does not know: it shows when it noticed.
+// unknownEnd makes a status of an end that the runtime does not know. FinishedAt is when the
+// runtime noticed the end.
 func unknownEnd(p *pleg.Pod, started time.Time) *pleg.PodStatus {
 	status := statusOf(p)
 	for _, s := range status.ContainerStatuses {
@@ -423,8 +428,8 @@ func unknownEnd(p *pleg.Pod, started time.Time) *pleg.PodStatus {
 	return status
 }
 
-// Rule 21: the first status that shows the exit of an exit event does not know its code. It gets the event's,
-// and keeps its other fields.
+// Rule 21: the first status that shows the exit does not know the exit code. The code of the exit
+// event is used, and the other fields of the status are kept.
 func TestRule21UnknownEndKeepsTheRuntimesFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -464,7 +469,8 @@ func TestRule21ExitEventAfterAnUnknownEnd(t *testing.T) {
 	})
 }
 
-// Rule 21: the same, and the event came before a list showed the container.
+// Rule 21: an exit event that arrived before a list showed the container also corrects an unknown
+// end.
 func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -484,8 +490,8 @@ func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 	})
 }
 
-// Rule 21: an unknown end is of its life. The status of a container that was started again has none, also if
-// the next inspection fails.
+// Rule 21: an unknown end applies to one life only. After the container is started again, its
+// status shows no end, even if the next inspection fails.
 func TestRule21StartAfterAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -505,7 +511,8 @@ func TestRule21StartAfterAnUnknownEnd(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event that names a pod is of no other pod's container, whatever its ID.
+// Rule 21: if an exit event names a pod, it does not apply to a container of another pod, even with
+// the same ID.
 func TestRule21ExitOfAnotherPodsContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("twice")), bare("b", plegtest.Running("twice")))
@@ -527,7 +534,7 @@ func TestRule21ExitOfAnotherPodsContainer(t *testing.T) {
 	})
 }
 
-// Rule 21: what a user of the cache deletes there does not lose an exit event.
+// Rule 21: if a user deletes a pod from the cache, its exit events are still delivered.
 func TestRule21ExitOfAPodDeletedFromTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -539,7 +546,8 @@ func TestRule21ExitOfAPodDeletedFromTheCache(t *testing.T) {
 	})
 }
 
-// Rule 21: while inspections fail, the exit of a container's successor comes before its own in the cache.
+// Rule 21: while inspections fail, the cache lists the exit of a container's successor before the
+// exit of the container.
 func TestRule21ExitOfASuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := func(c *pleg.Container) *pleg.Container {
@@ -566,7 +574,7 @@ func TestRule21ExitOfASuccessor(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event that names no container is a hint.
+// Rule 21: an exit event that names no container is only a hint.
 func TestRule21ExitOfNoContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -578,7 +586,8 @@ func TestRule21ExitOfNoContainer(t *testing.T) {
 	})
 }
 
-// Rule 21: the exit of an unknown container is forgotten also while each full list is dropped for a pod.
+// Rule 21: the exit of an unknown container is forgotten after a while, even if every full list is
+// dropped for another pod.
 func TestRule21EarlyExitWhileFullListsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -591,7 +600,7 @@ func TestRule21EarlyExitWhileFullListsAreDropped(t *testing.T) {
 		n.EmitExit(exitOf("b1", 1))
 		for range 10 {
 			time.Sleep(900*time.Millisecond - time.Duration(time.Now().Nanosecond()))
-			n.g.RequestRelist("a") // its list begins before the full list, and completes before it
+			n.g.RequestRelist("a") // the pod list begins before the full list, and completes before it
 			time.Sleep(200 * time.Millisecond)
 		}
 		time.Sleep(900 * time.Millisecond)

@@ -14,7 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 22: if the runtime reports another reason late, a PodSync follows; otherwise nothing does.
+// Rule 22: if the runtime reports another reason late, a PodSync follows. Otherwise, there is no
+// PodSync.
 func TestRule22LateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t,
@@ -38,14 +39,14 @@ func TestRule22LateReason(t *testing.T) {
 	})
 }
 
-// Rule 22: an inspection that is slow settles an end, and the reason is still asked for.
+// Rule 22: a slow inspection settles an end. Another inspection still looks for a late reason.
 func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.SetPods(bare("a", plegtest.Running("a1")))
 		n.start()
 		n.ExitContainer("a", "a1", 137, "Error")
-		time.Sleep(1500 * time.Millisecond) // died at 1 s
+		time.Sleep(1500 * time.Millisecond) // the container died at 1 s
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Stale: true, Delay: 3 * time.Second, Times: 1})
 		n.g.RequestReinspect("a")
 		time.Sleep(100 * time.Millisecond)
@@ -57,7 +58,8 @@ func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
 	})
 }
 
-// Rule 22: the end of a container is settled, although its pod waits for a worker that stuck pods hold.
+// Rule 22: the end of a container is settled even if stuck pods hold the workers that its pod waits
+// for.
 func TestRule22EndBesideManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -68,7 +70,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 		h.Want = func(p *pleg.Pod) bool { return p.ID == "z" }
 		go func() { _ = n.g.Handle(t.Context(), h) }()
 		synctest.Wait()
-		for i := range 80 { // 64 slow ones give their worker back, 8 more keep it
+		for i := range 80 { // 64 slow inspections release their worker, 8 others keep it
 			uid := types.UID(fmt.Sprintf("p%02d", i))
 			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
@@ -83,7 +85,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 	})
 }
 
-// Rule 22: a pod that changes during each of its inspections keeps nothing of containers that are gone.
+// Rule 22: a pod that changes during each of its inspections keeps no state of removed containers.
 func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -113,8 +115,9 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 22: the inspection that shows a late reason also shows another exit of the pod, and is too old to be
-// stored. Subscribers get the reason all the same: what the cache has and what they were sent agree in the end.
+// Rule 22: an inspection shows a late reason together with another exit of the pod. Its status is
+// too old for the cache. Subscribers are still sent the reason. In the end, the cache contains the
+// same reason.
 func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -123,12 +126,12 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 		n.start()
 		time.Sleep(300 * time.Millisecond)
 		n.ExitContainer("a", "a1", 137, "Error")
-		time.Sleep(4 * time.Second) // the inspection of rule 22 has found nothing new
+		time.Sleep(4 * time.Second) // the inspection of rule 22 has found no new reason
 		read(events)
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
 		n.g.RequestReinspect("a")
 		time.Sleep(50 * time.Millisecond)
-		n.g.RequestRelist("a") // shows no change: the pod is fresher than the inspection
+		n.g.RequestRelist("a") // shows no change, so the pod is fresher than the inspection
 		time.Sleep(50 * time.Millisecond)
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a") // shows a change, which supersedes the inspection
@@ -136,7 +139,7 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 		n.ExitContainer("a", "a1", 137, "OOMKilled")
 		n.ExitContainer("a", "a2", 1, "Error")
 		time.Sleep(time.Minute)
-		sent := make(map[string]string) // the reasons, by container
+		sent := make(map[string]string) // the reasons by container ID
 		for len(events) > 0 {
 			if e := <-events; e.Status != nil && e.Status.State == pleg.ContainerStateExited {
 				sent[e.Container.ID.ID] = e.Status.Reason
@@ -151,7 +154,8 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	})
 }
 
-// Rule 22: the runtime's status shows an exit seconds after its exit event, and the reason even later.
+// Rule 22: the runtime's status shows an exit seconds after its exit event, and its reason even
+// later. The reason is still delivered.
 func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -168,8 +172,9 @@ func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
 	})
 }
 
-// Rule 22: the runtime confirms an exit after its end was settled, or answers no inspection until then, and
-// corrects the reason half a second later. The cache has that reason in the end, and so have subscribers.
+// Rule 22: the end was settled before the runtime confirms the exit or answers an inspection. Half
+// a second later, the runtime corrects the reason. In the end, the cache and the subscribers have
+// the new reason.
 func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 	for name, fault := range map[string]*plegtest.Fault{
 		"confirmed late":   nil,
@@ -204,8 +209,9 @@ func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 	}
 }
 
-// Rule 22: containers that the first full list shows exited are settled by their first good status or, if there is
-// none, after ten seconds. They stay Initial, are not counted, and may follow OnSynced.
+// Rule 22: the first full list shows containers exited. Their first good status settles their ends.
+// Without a good status, they are settled after ten seconds. They stay Initial, are not counted,
+// and may be delivered after OnSynced.
 func TestRule22EndsOfTheFirstList(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails time.Duration
@@ -248,7 +254,8 @@ func TestRule22EndsOfTheFirstList(t *testing.T) {
 	}
 }
 
-// Rule 22: the end that only a status showed has not the cause exit, although the inspection that settles it is slow.
+// Rule 22: if only a status showed the exit, the settled end does not have CauseExit, even if the
+// settling inspection is slow.
 func TestRule22CauseOfASettledEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// roundsCost returns how long an inspection of a round takes, while a list is stuck, on a node of some pods. It is the
-// least of some attempts.
+// roundsCost returns the time per inspection of a round while a list is stuck, on a node with the
+// given number of pods. It is the lowest of several attempts.
 func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	for range 3 {
@@ -33,7 +33,7 @@ func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	return least
 }
 
-// Rule 23: while a list is stuck, an inspection costs the same however many pods there are.
+// Rule 23: while a list is stuck, the cost of an inspection does not depend on the number of pods.
 func TestRule23CostOfARound(t *testing.T) {
 	const few, many, most = 200, 4_000, 8
 	small, large := roundsCost(t, few), roundsCost(t, many)

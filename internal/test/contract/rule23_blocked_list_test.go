@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// newWedgedNode returns a node of pods with one container each. Every list is stuck, and so is the inspection of
-// one pod.
+// newWedgedNode returns a node of pods with one container each. Every list and the inspection of
+// one pod are stuck.
 func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
 	t.Helper()
 	n = newNode(t)
@@ -29,9 +29,9 @@ func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLife
 	return n, watch, func() { lists(); wedged() }
 }
 
-// Rule 23: while a full list is stuck, the known pods are inspected in turn, and each death is delivered within
-// three periods. The report and Healthy name the pod with the stuck inspection. When the runtime answers
-// again, lists go on as usual.
+// Rule 23: while a full list is stuck, the known pods are inspected in turn, and each death is
+// delivered within three periods. The report and Healthy name the pod with the stuck inspection.
+// When the runtime answers again, lists work as usual.
 func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 20
@@ -75,8 +75,8 @@ func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 	})
 }
 
-// Rule 23: each pod is inspected at most every other period while a list is stuck, by half of the
-// workers, and a runtime that answers nothing is not asked about every pod.
+// Rule 23: while a list is stuck, each pod is inspected at most every other period, by half of the
+// workers. If the runtime answers no call, only some pods are inspected.
 func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 100
@@ -106,7 +106,7 @@ func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	})
 }
 
-// Rule 23: a full list that always takes a little longer than a period does not hang.
+// Rule 23: a full list that always takes slightly longer than a period is not stuck.
 func TestRule23SlowLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -127,8 +127,8 @@ func TestRule23SlowLists(t *testing.T) {
 	})
 }
 
-// Rule 23: while many pods are stuck, rounds leave workers free for requested inspections, and do not use up the
-// slow inspections that may release a worker.
+// Rule 23: while many pods are stuck, rounds leave workers free for requested inspections. They
+// also do not use up the number of slow inspections that may release a worker.
 func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -158,7 +158,8 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	})
 }
 
-// Rule 23: as many wedged pods as workers, the first by UID, do not keep the others from being asked.
+// Rule 23: as many pods are stuck as there are workers, and they come first by UID. The other pods
+// are still inspected.
 func TestRule23WedgedPodsComeFirst(t *testing.T) {
 	for _, workers := range []int{1, 2, pleg.DefaultInspectionWorkers} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
@@ -188,8 +189,8 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 	}
 }
 
-// Rule 23: as many wedged pods as workers, from before the list stuck, do not keep the others from being
-// inspected.
+// Rule 23: as many pods as there are workers were stuck before the list became stuck. The other
+// pods are still inspected.
 func TestRule23BesideManyWedgedPods(t *testing.T) {
 	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
 		t.Run(fmt.Sprintf("wedged=%d", wedged), func(t *testing.T) {
@@ -219,8 +220,8 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 	}
 }
 
-// Rule 23: pods with stuck inspections stay suspects while lists are stuck, even after a list has timed out and
-// is tried again.
+// Rule 23: while lists are stuck, pods with stuck inspections stay suspects, even after a list has
+// timed out and is tried again.
 func TestRule23SuspectsStayAcrossRetries(t *testing.T) {
 	for name, ignores := range map[string]bool{"calls end at their deadline": false, "calls ignore it": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,15 +13,15 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// handled is what the functions of a handler were called with, a line each.
+// handled records the calls of a handler's functions, one per line.
 type handled struct {
 	lines []string
 	err   error
 	over  bool
 }
 
-// handler returns a handler that notes every call. then, if it is not nil, is called after
-// each with its line.
+// handler returns a handler that records every call. If then is not nil, it is called with each
+// line.
 func (h *handled) handler(then func(string)) pleg.Handler {
 	note := func(line string) {
 		h.lines = append(h.lines, line)
@@ -37,7 +37,7 @@ func (h *handled) handler(then func(string)) pleg.Handler {
 	}
 }
 
-// handle handles in a goroutine what happens on a node.
+// handle calls Handle for a node in a goroutine.
 func (n *node) handle(ctx context.Context, then func(string), opts ...pleg.SubscribeOption) *handled {
 	h := &handled{}
 	go func() {
@@ -48,7 +48,7 @@ func (n *node) handle(ctx context.Context, then func(string), opts ...pleg.Subsc
 	return h
 }
 
-// want compares what was handled since the last time.
+// want compares the calls since the last want with the expected lines.
 func (h *handled) want(t *testing.T, what string, lines ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -56,8 +56,8 @@ func (h *handled) want(t *testing.T, what string, lines ...string) {
 	h.lines = nil
 }
 
-// A pod is added before its first event and removed after its last, also one without
-// containers.
+// OnPodAdded is called before the first event of a pod, and OnPodRemoved after the last, even for a
+// pod without containers.
 func TestHandle(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprint(started), func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// While a function runs, what happens beyond the capacity is coalesced: a pod that comes and goes
-// is not handled, and one that comes back is the same.
+// While a function runs, updates beyond the capacity are coalesced. A pod that comes and goes
+// meanwhile is not handled. A pod that goes and comes back is not added again.
 func TestHandleIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -121,8 +121,8 @@ func TestHandleIsCoalesced(t *testing.T) {
 	})
 }
 
-// Handle ends with its context and returns the cause, or with Stop and returns nil. It may
-// be called before Start, after Stop, and twice at once.
+// Handle ends with its context and returns the cause. At Stop, it returns nil. It may be called
+// before Start, after Stop, and twice at once.
 func TestHandleEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -158,7 +158,8 @@ func TestHandleEnds(t *testing.T) {
 	})
 }
 
-// The functions may use the generator. None is called after the one that ends it all.
+// The functions may use the generator. After a function ends the subscription, no function is
+// called.
 func TestHandlerUsesTheGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -183,7 +184,7 @@ func TestHandlerUsesTheGenerator(t *testing.T) {
 	})
 }
 
-// Nil functions are skipped, all of them if need be.
+// Nil functions are skipped, even if all functions are nil.
 func TestHandlerFunctionsAreOptional(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -227,8 +228,8 @@ func TestHandlerFunctionsAreOptional(t *testing.T) {
 	})
 }
 
-// A panic in a handler is the caller's: Handle panics, its subscription is gone, and the
-// generator goes on.
+// If a function of a handler panics, Handle panics and its subscription ends. The generator
+// continues.
 func TestHandlerThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -255,8 +256,8 @@ func TestHandlerThatPanics(t *testing.T) {
 	})
 }
 
-// A handler that wants some pods gets events of these only. It is asked about a pod once, and again
-// when the pod comes back; what is asked may use the generator.
+// A handler with Want is sent only the events of wanted pods. Want is called once for each pod, and
+// again when the pod comes back. Want may use the generator.
 func TestHandlerWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -293,7 +294,7 @@ func TestHandlerWants(t *testing.T) {
 	})
 }
 
-// A function takes 5 s, and a container dies every second: each death waits and is handled.
+// A function takes 5 s, and a container dies every second. Every death is kept and handled.
 func TestHandleLosesNoDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -306,7 +307,7 @@ func TestHandleLosesNoDeath(t *testing.T) {
 				time.Sleep(5 * time.Second)
 			}})
 		}()
-		synctest.Wait() // it has subscribed
+		synctest.Wait() // Handle has subscribed
 		var want []string
 		for i := range 10 {
 			id := fmt.Sprint("a", i)
@@ -326,7 +327,8 @@ func TestHandleLosesNoDeath(t *testing.T) {
 	})
 }
 
-// A container is created once, whatever state a list shows it in first, before all else of it.
+// OnContainerCreated is called once for each container, before its other events, whatever its first
+// listed state.
 func TestHandleContainerCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -360,7 +362,7 @@ func TestHandleContainerCreated(t *testing.T) {
 	})
 }
 
-// followed starts a node with some pods, and has a handler called for what happens there.
+// followed starts a node with the given pods, and a handler that records its calls.
 func followed(t *testing.T, pods ...*pleg.Pod) (n *node, want func(what string, lines ...string)) {
 	n = newNode(t)
 	n.SetPods(pods...)
@@ -368,7 +370,8 @@ func followed(t *testing.T, pods ...*pleg.Pod) (n *node, want func(what string, 
 	return n, (&lives{}).follow(t, n)
 }
 
-// Handle: a container that ran is started before it dies, also if no list showed it running, and ends once.
+// Handle: for a container that ran, OnContainerStarted is called before OnContainerDied, even if no
+// list showed it running. OnContainerEnded is called once.
 func TestHandleShortContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Exited("a0")))
@@ -388,7 +391,8 @@ func TestHandleShortContainer(t *testing.T) {
 	})
 }
 
-// Handle: a container ends once, with the reason that the runtime reports late.
+// Handle: OnContainerEnded is called once for a container, with the reason that the runtime reports
+// late.
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t,
@@ -432,7 +436,7 @@ func TestHandleEndWithItsLateReason(t *testing.T) {
 	})
 }
 
-// Handle: OnContainerEnded comes even if the inspection of the container's pod is stuck.
+// Handle: OnContainerEnded is called even if the inspection of the container's pod is stuck.
 func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))
@@ -444,7 +448,8 @@ func TestHandleEndWhileInspectionsHang(t *testing.T) {
 	})
 }
 
-// Handle: a container that was gone before the first inspection of its pod dies before it ends.
+// Handle: if a container is removed before the first inspection of its pod, OnContainerDied is
+// called before OnContainerEnded.
 func TestHandleEndOfAContainerThatWasGoneFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -459,7 +464,8 @@ func TestHandleEndOfAContainerThatWasGoneFirst(t *testing.T) {
 	})
 }
 
-// Handle: a container ends before it is started again under its ID.
+// Handle: if a container is started again under its ID, OnContainerEnded is called before
+// OnContainerStarted.
 func TestHandleEndBeforeStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a1")))
@@ -471,7 +477,8 @@ func TestHandleEndBeforeStartedAgain(t *testing.T) {
 	})
 }
 
-// Handle: a container is started before its death, although no inspection has shown either.
+// Handle: OnContainerStarted is called before OnContainerDied, even if no inspection has shown the
+// start or the death.
 func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t, bare("a", plegtest.Running("a0")))
@@ -485,7 +492,8 @@ func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	})
 }
 
-// Handle: what the first full list shows dead ends initially, also if it is gone before its pod is inspected.
+// Handle: if the first full list shows a container exited, its OnContainerEnded is Initial, even if
+// it is removed before its pod is inspected.
 func TestHandleInitialEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1))
@@ -494,7 +502,7 @@ func TestHandleInitialEnd(t *testing.T) {
 		want := (&lives{}).follow(t, n)
 		n.start()
 		time.Sleep(100 * time.Millisecond)
-		n.RemoveContainer("b", "b0") // b waits for the worker
+		n.RemoveContainer("b", "b0") // pod b still waits for the worker
 		n.g.RequestRelist("b")
 		time.Sleep(5 * time.Second)
 		want("what exists", "initially started a1", "initially started b1", "initially started b0",
@@ -502,7 +510,7 @@ func TestHandleInitialEnd(t *testing.T) {
 	})
 }
 
-// Handle: a pod changes when a sandbox is replaced, or its address is another.
+// Handle: OnPodChanged is called if a sandbox of the pod is replaced or the pod's address changes.
 func TestHandlePodChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -13,13 +13,13 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A generator has synced when each pod of the first full list that succeeded is inspected,
-// has failed to be, or is slow; and stays so.
+// A generator has synced when each pod in the first successful full list is inspected, has a failed
+// inspection, or has a slow inspection. It then stays synced.
 func TestHasSynced(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault   plegtest.Fault
 		after   time.Duration
-		failing int // pods in the report then
+		failing int // pods in the report at that time
 	}{
 		"all are inspected": {after: 0},
 		"one takes a while": {fault: plegtest.Fault{Delay: 300 * time.Millisecond}, after: 300 * time.Millisecond},
@@ -58,7 +58,7 @@ func TestHasSynced(t *testing.T) {
 	}
 }
 
-// Without a runtime there is nothing to wait for but a node without pods.
+// A node without pods has synced after the first list.
 func TestHasSyncedWithoutPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -69,7 +69,8 @@ func TestHasSyncedWithoutPods(t *testing.T) {
 	})
 }
 
-// A caller that gives up waiting gets an error that names what was awaited.
+// If a caller's context ends before the sync, the error names the calls for which WaitForSync
+// waited.
 func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	for name, c := range map[string]struct {
 		start bool
@@ -109,8 +110,7 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
-// lastMoment is a context that has ended, and in which something happens just before that
-// is seen.
+// lastMoment is a context that has ended. Its method Done calls happens before it returns.
 type lastMoment struct {
 	context.Context
 	happens func()
@@ -121,7 +121,7 @@ func (c lastMoment) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A caller that waits until the instant of the sync gets no error.
+// If the generator syncs at the moment when ctx ends, WaitForSync returns no error.
 func TestWaitForSyncEndsAsItSyncs(t *testing.T) {
 	for range 30 {
 		n := newNode(t)
@@ -139,7 +139,8 @@ var _ interface {
 	Pods() []*pleg.Pod
 } = (*pleg.GenericPLEG)(nil)
 
-// OnSynced comes when the pods of the first list have been handled, before Start and after.
+// OnSynced is called when the pods of the first list have been handled, both with and without
+// Start.
 func TestHandleSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
@@ -170,7 +171,8 @@ func TestHandleSynced(t *testing.T) {
 	})
 }
 
-// OnSynced comes when what existed has been handled, though more comes all the time than is handled.
+// OnSynced is called when the existing pods have been handled, even if new events arrive faster
+// than they are handled.
 func TestHandleSyncedBesideChurn(t *testing.T) {
 	for _, capacity := range []int{-1, 1, 5, 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -202,7 +204,7 @@ func TestHandleSyncedBesideChurn(t *testing.T) {
 	}
 }
 
-// WaitForSync reports that the generator was stopped before the pods were inspected.
+// If the generator was stopped before the pods were inspected, the error of WaitForSync says so.
 func TestWaitForSyncAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

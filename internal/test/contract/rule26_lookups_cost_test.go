@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// sharedAddressCost returns how long it takes to remove pods of one address and to look some up, by pod. It is the
-// least of some attempts, without the garbage collector.
+// sharedAddressCost returns the time per pod to remove pods with one shared address and to look
+// some of them up. It is the lowest of several attempts, without garbage collection.
 func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	runtime.GC()
@@ -37,7 +37,7 @@ func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 			n.SetPods()
 			n.relist()
 			n.cache.ByIP("10.0.0.1")
-			time.Sleep(2 * time.Minute) // they are forgotten
+			time.Sleep(2 * time.Minute) // after this, the look-ups have forgotten the pods
 			n.relist()
 			if each := (usedCPU(t) - began) / time.Duration(pods); least == 0 || each < least {
 				least = each
@@ -50,8 +50,8 @@ func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 	return least
 }
 
-// Look-ups: pods on the host's network share its address. What one of them costs does not depend on how many there
-// are, also when all of them go at once.
+// Pods on the host's network share its address. The cost per pod does not depend on the number of
+// these pods, even if all of them are removed at once.
 func TestLookupsOfASharedAddress(t *testing.T) {
 	const few, many, most = 250, 8_000, 12
 	small, large := sharedAddressCost(t, few), sharedAddressCost(t, many)

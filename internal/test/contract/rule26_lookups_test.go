@@ -23,7 +23,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Whether a pod exists is part of the answer, and the status is never nil.
+// Lookup reports whether the pod exists. Its status is never nil.
 func TestLookup(t *testing.T) {
 	c := &pleg.PodCache{}
 	look := func(what, want string) {
@@ -51,8 +51,8 @@ func TestLookup(t *testing.T) {
 	look("gone", "exists=false a 0 err=<nil>")
 }
 
-// With a generator, a pod is known from the list that shows it, and no longer when its
-// last event has been delivered.
+// With a generator, Lookup finds a pod after a list has shown it, and no longer finds it after its
+// last event was delivered.
 func TestLookupWithGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -124,7 +124,7 @@ func TestLookups(t *testing.T) {
 	want(t, "by no IP", uidsOf(c.ByIP("")...))
 	want(t, "by what is no IP", uidsOf(c.ByIP("no address")...), "bad")
 
-	// The pod is replaced under its name, and then the last of it goes.
+	// The old pod is replaced under its name, and is then deleted.
 	c.Set("old", lookupStatus("old", "cart-0", 30, []string{"c6"}, nil), nil, at(2))
 	want(t, "by name again", uidsOf(c.ByName("shop", "cart-0")...), "old", "new")
 	want(t, "by IP again", uidsOf(c.ByIP("10.0.0.1")...), "new")
@@ -140,7 +140,7 @@ func TestLookups(t *testing.T) {
 	}
 }
 
-// naiveLookups answers the look-ups by scanning all statuses.
+// naiveLookups implements the look-ups by scanning all statuses.
 type naiveLookups map[types.UID]*pleg.PodStatus
 
 func (n naiveLookups) find(has func(*pleg.PodStatus) bool) []string {
@@ -162,7 +162,8 @@ func (n naiveLookups) find(has func(*pleg.PodStatus) bool) []string {
 	return uidsOf(found...)
 }
 
-// Whatever is set and deleted, the look-ups answer as a scan of all statuses would.
+// For random calls of Set and Delete, the look-ups return the same results as a scan of all
+// statuses.
 func TestLookupsModel(t *testing.T) {
 	uids := []types.UID{"a", "b", "c", "d", ""}
 	containers := []string{"c1", "c2", "c3", "c4", ""}
@@ -241,7 +242,7 @@ func hasContainer(s *pleg.PodStatus, id string) bool {
 		slices.ContainsFunc(s.SandboxStatuses, func(b *runtimeapi.PodSandboxStatus) bool { return b.Id == id })
 }
 
-// What the look-ups hold is bounded by the pods that exist, however many came and went.
+// The memory for look-ups is bounded by the existing pods, although many pods come and go.
 func TestLookupsAreBounded(t *testing.T) {
 	c := pleg.NewCache()
 	churn := func(from int) {
@@ -264,7 +265,7 @@ func TestLookupsAreBounded(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// Readers look up while the writer writes.
+// Readers may look up pods while a writer writes.
 func TestLookupsBesideWriter(t *testing.T) {
 	c := pleg.NewCache()
 	var wg sync.WaitGroup
@@ -297,7 +298,7 @@ func TestLookupsBesideWriter(t *testing.T) {
 	wg.Wait()
 }
 
-// A status by which its pod is found as before costs nothing for the look-ups.
+// If a status does not change how its pod is found, Set allocates no memory.
 func TestSetOfTheSameAllocatesNothing(t *testing.T) {
 	c := pleg.NewCache()
 	s := lookupStatus("a", "web", 1, []string{"c1"}, []string{"10.0.0.1"})
@@ -306,7 +307,7 @@ func TestSetOfTheSameAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is gone is found for a minute, with when it was found gone.
+// Removed pods and containers are found for one minute. GoneAt is when they were found gone.
 func TestLookupsOfWhatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -350,7 +351,7 @@ func TestLookupsOfWhatIsGone(t *testing.T) {
 		if s, exists, _ := n.cache.Lookup("a"); exists || len(s.ContainerStatuses) > 0 {
 			t.Errorf("by UID: %v, %v", s, exists)
 		}
-		time.Sleep(58 * time.Second) // a minute after the container
+		time.Sleep(58 * time.Second) // a minute after the first container was removed
 		s, found = n.cache.ByContainerID("a2")
 		look("the other container", s, found, 2*time.Second)
 		time.Sleep(3 * time.Second)
@@ -363,7 +364,7 @@ func TestLookupsOfWhatIsGone(t *testing.T) {
 	})
 }
 
-// No more than 20,000 keys of what is gone are kept.
+// At most 20,000 keys of removed objects are kept.
 func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -383,13 +384,14 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 				found++
 			}
 		}
-		if found == 0 || found > 10_000 { // each has a name besides, and a short ID
+		if found == 0 || found > 10_000 { // each pod also has a name and a short container ID
 			t.Errorf("%d of %d containers are found", found, pods)
 		}
 	})
 }
 
-// A look-up of a whole ID does not depend on how many IDs begin with the same twelve characters.
+// The cost of a look-up with a full ID does not depend on the number of IDs with the same first
+// twelve characters.
 func TestLookupAmongIDsThatBeginAlike(t *testing.T) {
 	allocations := func(pods int) float64 {
 		cache := pleg.NewCache()
@@ -409,7 +411,8 @@ func TestLookupAmongIDsThatBeginAlike(t *testing.T) {
 	}
 }
 
-// The beginning of an ID is enough, of 12 characters or more, if no other container has it.
+// The first 12 or more characters of an ID find a container, if no other container's ID begins with
+// them.
 func TestLookupByTheBeginningOfAnID(t *testing.T) {
 	const one, another = "3f2a5d7c9b1e0001", "3f2a5d7c9b1e0002"
 	cache := pleg.NewCache()
@@ -438,12 +441,12 @@ func TestLookupByTheBeginningOfAnID(t *testing.T) {
 	}
 }
 
-// Look-ups: a key of a pod that is gone takes one of the 10,000 places.
+// Each key of a removed pod takes only one place, so all 9,000 keys of these 4,500 pods are kept.
 func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		var list []*pleg.Pod
-		for i := range 4500 { // a name and a container each
+		for i := range 4500 { // each pod has a name and a container
 			list = append(list, bare(types.UID(fmt.Sprint("p", i)), plegtest.Exited(fmt.Sprint("c", i))))
 		}
 		n.SetPods(list...)
@@ -462,7 +465,8 @@ func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
 	})
 }
 
-// Rule 26: no inspection of a pod has succeeded. Look-ups have what its list shows, also for a minute after it went.
+// Rule 26: if no inspection of a pod has succeeded, look-ups return the listed fields, also for one
+// minute after its removal.
 func TestRule26LookupsOfAPodThatCannotBeInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -493,7 +497,8 @@ func TestRule26LookupsOfAPodThatCannotBeInspected(t *testing.T) {
 	})
 }
 
-// Rule 26: a new container of a known pod came and went while its inspection was slow.
+// Rule 26: a new container of a known pod came and went while the pod's inspection was slow.
+// Look-ups find it for one minute.
 func TestRule26LookupOfAContainerThatWasNeverInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -511,7 +516,8 @@ func TestRule26LookupOfAContainerThatWasNeverInspected(t *testing.T) {
 	})
 }
 
-// Rule 26: a pod that has ended keeps its address, and comes after the pod that has it now, whichever is newer.
+// Rule 26: an ended pod keeps its address. It comes after the pod that uses the address now,
+// whichever is newer.
 func TestRule26PodWithAReadySandboxComesFirst(t *testing.T) {
 	cache := pleg.NewCache()
 	owner := lookupStatus("owner", "owner", 1, nil, []string{"10.0.0.1"})

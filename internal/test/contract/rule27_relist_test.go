@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A Relist whose list Stop has cancelled makes another, and is complete.
+// If Stop cancels the list of a Relist, Relist makes another list and completes.
 func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -29,7 +29,7 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); n.relist() }()
 		synctest.Wait()
-		heal() // the call in flight goes on stuck
+		heal() // the call in flight stays stuck
 		n.g.Stop()
 		<-done
 		if got := len(n.cache.GetAll()); got != 1 {
@@ -38,7 +38,8 @@ func TestRelistGoesOnWhenItsListIsStopped(t *testing.T) {
 	})
 }
 
-// Relist returns even if PodSyncs are requested all the time: it waits for one inspection of each pod at most.
+// Relist returns even if PodSyncs are requested all the time, because it waits for at most one
+// inspection of each pod.
 func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -48,7 +49,7 @@ func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 		n.Delay(plegtest.GetPodStatus, plegtest.AnyPod, 100*time.Millisecond)
 		done := make(chan struct{})
 		go func() { defer close(done); n.relist() }()
-		for range 500 { // an inspection is always in flight, and another wanted
+		for range 500 { // an inspection is always in flight, and another is requested
 			n.g.RequestReinspect("a")
 			n.g.RequestReinspect("b")
 			select {
@@ -64,7 +65,7 @@ func TestRelistEndsBesideEndlessReinspections(t *testing.T) {
 	})
 }
 
-// Many calls of Relist at once, across Start and Stop.
+// Many calls of Relist run at once, across Start and Stop.
 func TestRelistAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -88,7 +89,7 @@ func TestRelistAllAtOnce(t *testing.T) {
 	})
 }
 
-// A Relist that Stop has interrupted goes on, and is complete.
+// If Stop interrupts a Relist, it continues and completes.
 func TestRelistAcrossStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -111,8 +112,8 @@ func TestRelistAcrossStop(t *testing.T) {
 	})
 }
 
-// Start relists at once, whenever the last relist was. After Stop, Relist makes one
-// relist and no more, however long it takes.
+// Start relists at once, whenever the last relist was made. After Stop, Relist makes only one
+// relist, however long it takes.
 func TestRelistBesideThePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
@@ -137,8 +138,8 @@ func TestRelistBesideThePeriod(t *testing.T) {
 	})
 }
 
-// Relist waits for the inspection of what it has seen, not only for one that was in
-// flight before; and it does not wait for what is requested after it.
+// Relist waits for the inspection of the state that its list showed, not only for an earlier
+// inspection in flight. It does not wait for inspections that are requested later.
 func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -154,8 +155,8 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	})
 }
 
-// A Relist whose context has ended leaves nothing behind, however often it is called while nothing
-// runs.
+// If the context of Relist has ended, its request is not kept, however often Relist is called while
+// the generator is stopped.
 func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	n := newNode(t)
 	ended, cancel := context.WithCancel(t.Context())
@@ -178,7 +179,7 @@ func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	}
 }
 
-// Relist returns the error of the list, or why it does not wait on.
+// Relist returns the error of the list. If its context ends, it returns the cause.
 func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -210,8 +211,8 @@ func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 	})
 }
 
-// Relist waits for a stuck pod until its inspection is slow. It does not wait for another pod that
-// was observed, and is being inspected again because it has changed since.
+// Relist waits for a stuck pod until its inspection is slow. It does not wait for a pod that was
+// observed and is inspected again because of a later change.
 func TestRelistWaitsForNoObservedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

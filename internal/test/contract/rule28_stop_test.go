@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Stop waits for what it has cancelled, and not for the new list of a Relist beside
-// it.
+// Stop waits for the calls that it has cancelled. It does not wait for the new list of a concurrent
+// Relist.
 func TestStopBesideRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -46,7 +46,7 @@ func TestStopBesideRelist(t *testing.T) {
 	})
 }
 
-// A second Start and a second Stop do nothing, nor does a Stop before Start.
+// A second Start and a second Stop have no effect. A Stop before Start has no effect either.
 func TestStartTwiceStopTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -66,8 +66,8 @@ func TestStartTwiceStopTwice(t *testing.T) {
 	})
 }
 
-// After Stop and Start a generator continues from where it was: nothing is delivered
-// twice, and nothing that happened meanwhile is missed.
+// After Stop and Start, the generator continues with its state: no event is delivered twice, and no
+// change from the time in between is missed.
 func TestStopAndStartAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -91,8 +91,8 @@ func TestStopAndStartAgain(t *testing.T) {
 	})
 }
 
-// Stop cancels the calls that honour it and returns at once. A cancelled call is
-// neither a failure nor lost.
+// Stop cancels the calls that honour cancellation, and returns at once. A cancelled call is not
+// counted as a failure, and is made again.
 func TestStopCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -115,8 +115,7 @@ func TestStopCancels(t *testing.T) {
 	})
 }
 
-// slowToReturn is a runtime whose inspections return some time after their context has
-// ended.
+// slowToReturn is a runtime with inspections that return some time after their context has ended.
 type slowToReturn struct {
 	pleg.Runtime
 	slow map[types.UID]time.Duration
@@ -128,7 +127,7 @@ func (s slowToReturn) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Po
 	return nil, ctx.Err()
 }
 
-// Stop waits for all calls that it has cancelled, not only for the first one.
+// Stop waits for all calls that it has cancelled, not only for the first.
 func TestStopWaitsForWhatItCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime {
@@ -145,8 +144,8 @@ func TestStopWaitsForWhatItCancels(t *testing.T) {
 	})
 }
 
-// Stop returns although the runtime ignores cancellation, leaves one goroutine behind,
-// and the next Start makes no second call meanwhile.
+// If the runtime ignores cancellation, Stop still returns and leaves one goroutine behind. The next
+// Start makes no second call while the first is stuck.
 func TestStopDuringStuckCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -180,8 +179,7 @@ func TestStopDuringStuckCalls(t *testing.T) {
 	})
 }
 
-// The answer of a call that Stop has left behind is accepted, and the call is not made
-// again.
+// If a call that Stop left behind returns, its answer is used, and the call is not repeated.
 func TestAnswerAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -210,7 +208,7 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 		g := pleg.NewGenericPLEG(rt.Plain(), 0, 0, pleg.NewCache(), clock.RealClock{},
 			pleg.WithLogger(slowLogger("Relisting", func() { <-gate })))
 		g.Start(t.Context())
-		synctest.Wait() // in the logger
+		synctest.Wait() // the loop is in the logger
 		heal := rt.Block(plegtest.GetPods, plegtest.AnyPod)
 		go func() {
 			time.Sleep(2 * time.Second)
@@ -228,7 +226,7 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 	})
 }
 
-// Stop at the very moment of a relist.
+// Stop is called at the same time as a relist begins.
 func TestStopAtTheMomentOfARelist(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -248,7 +246,7 @@ func TestStopAtTheMomentOfARelist(t *testing.T) {
 	}
 }
 
-// What was requested before Stop, and its cause, are not lost.
+// Requests from before Stop are kept, with their cause.
 func TestStopKeepsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -272,7 +270,8 @@ func TestStopKeepsRequests(t *testing.T) {
 	})
 }
 
-// The end of the context of Start does what Stop does; a Start right after it starts anew.
+// The end of Start's context has the same effect as Stop. A Start right afterwards starts the
+// generator again.
 func TestStartEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -283,7 +282,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(10))
 		time.Sleep(time.Second)
 		cancel()
-		for range events { // closed, as by Stop
+		for range events { // closed, as after Stop
 		}
 		synctest.Wait()
 		before := n.Calls(plegtest.GetPods)
@@ -305,7 +304,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		n.g.Start(ctx)
 		n.g.Stop()
 		n.g.Start(t.Context())
-		cancel() // of a run that has been stopped
+		cancel() // the context of a run that was already stopped
 		synctest.Wait()
 		before = n.Calls(plegtest.GetPods)
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -315,8 +314,8 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Stop: a generator that NewGenericPLEG has not made is a mistake of the caller's code. Start and Stop do not
-// block for ever.
+// A GenericPLEG that was not made by New is a mistake in the caller's code: Start and Stop panic,
+// and do not block for ever.
 func TestZeroGenericPLEG(t *testing.T) {
 	for name, call := range map[string]func(g *pleg.GenericPLEG){
 		"Start": func(g *pleg.GenericPLEG) { g.Start(t.Context()) },
@@ -340,8 +339,8 @@ func TestZeroGenericPLEG(t *testing.T) {
 	}
 }
 
-// Stop: the end of the context of Start does what Stop does. The cache can be given to another generator at once,
-// and the first one writes nothing into it any more.
+// The end of Start's context has the same effect as Stop. The cache can be given to another
+// generator at once, and the first generator no longer writes it.
 func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -366,8 +365,8 @@ func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	})
 }
 
-// A PodCache can be given to another generator: it then has what the second knows, and its blocked
-// readers keep waiting.
+// A PodCache can be given to another generator. It then contains the second generator's state, and
+// its blocked readers keep waiting.
 func TestCacheOfAStoppedGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -448,7 +447,7 @@ func TestExitStreamIgnoresCancellation(t *testing.T) {
 	})
 }
 
-// Stop ends the stream in every state that it can be in.
+// Stop ends the stream in each of its states.
 func TestStopInEveryStateOfTheStream(t *testing.T) {
 	for name, prepare := range map[string]func(n *node){
 		"connected":   func(*node) {},
@@ -481,8 +480,8 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 	}
 }
 
-// Stop leaves a stream behind that ignores its cancellation, and no second one is
-// opened beside it.
+// If a stream ignores its cancellation, Stop leaves it behind, and no second stream is opened until
+// it ends.
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -504,7 +503,7 @@ func TestStreamIgnoresCancellation(t *testing.T) {
 	})
 }
 
-// Watch's subscription lives on when Stop has interrupted a delivery.
+// If Stop interrupts a delivery, Watch's subscription continues after the next Start.
 func TestStopInTheMiddleOfADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()

@@ -23,8 +23,8 @@ type blockedCollector struct {
 
 func (c blockedCollector) Collect(out chan<- prometheus.Metric) { c.block(); c.Counter.Collect(out) }
 
-// While the runtime, a handler or a collector is stuck, no method waits for it but those whose
-// documentation says so: Handle, Relist, Start and Stop, WaitForSync, and the readers that wait.
+// While the runtime, a handler or a collector is stuck, only methods that are documented to wait
+// may block: Handle, Relist, Start, Stop, WaitForSync, and reads with a minTime.
 func TestNoMethodWaitsForOthers(t *testing.T) {
 	for _, what := range []string{"handler", "want", "collector", "GetPods", "GetPod", "GetPodStatus"} {
 		t.Run(what, func(t *testing.T) {
@@ -87,7 +87,7 @@ func blockAndCallAll(t *testing.T, what string) {
 		"Subscribe":    func() { g.Subscribe(ended) },
 		"Handle":       func() { _ = g.Handle(ended, pleg.Handler{}) },
 		"Relist":       func() { _ = g.Relist(ended) },
-		"Start":        func() { g.Start(t.Context()) }, // it runs
+		"Start":        func() { g.Start(t.Context()) }, // the generator is running
 		"RequestList":  func() { g.RequestRelist("a") },
 		"Reinspect":    func() { g.RequestReinspect("a") },
 		"Get":          func() { _, _ = cache.Get("a") },
@@ -117,7 +117,7 @@ func blockAndCallAll(t *testing.T, what string) {
 	g.Stop()
 }
 
-// catcher is a registerer that keeps the collector.
+// catcher is a registerer that keeps the last collector.
 type catcher struct{ collector *prometheus.Collector }
 
 func (c catcher) Register(collector prometheus.Collector) error { *c.collector = collector; return nil }
@@ -126,7 +126,7 @@ func (catcher) MustRegister(...prometheus.Collector) {}
 
 func (catcher) Unregister(prometheus.Collector) bool { return false }
 
-// Nobody waits for a collector that is slow to take the metrics.
+// A slow reader of the collected metrics blocks no other method.
 func TestSlowCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var collector prometheus.Collector

@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Each death is counted once, by the reason that the runtime gives if it is a usual one,
-// whoever subscribes.
+// Each death is counted once, by the runtime's reason if it is a usual reason. The number of
+// subscribers does not matter.
 func TestExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -39,7 +39,7 @@ func TestExits(t *testing.T) {
 		}
 		wantExits(t, reg, "deaths", want)
 		n.g.RequestReinspect("a")
-		n.ExitContainer("a", "c Error", 137, "OOMKilled") // the runtime knows better now
+		n.ExitContainer("a", "c Error", 137, "OOMKilled") // the runtime corrects the reason
 		n.UpdatePod("a", func(p *pleg.Pod) { p.Containers = p.Containers[2:] })
 		time.Sleep(time.Minute)
 		n.RemovePod("a")
@@ -48,8 +48,8 @@ func TestExits(t *testing.T) {
 	})
 }
 
-// Containers that are dead already when the generator first looks are not counted; those
-// that die before they are inspected are.
+// Containers that had died before the first list are not counted. Containers that die before their
+// inspection are counted.
 func TestExitsBeforeTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t, pleg.WithInspectionWorkers(1))
@@ -65,13 +65,13 @@ func TestExitsBeforeTheFirstList(t *testing.T) {
 		wantExits(t, reg, "at first", map[string]float64{"Error": 1})
 		n.SetPods(bare("a", plegtest.Exited("a2")), bare("c", plegtest.Exited("c1")))
 		time.Sleep(3 * time.Second)
-		// a2 and c1 came and died between two lists, and b3 is gone.
+		// a2 and c1 started and died between two lists, and b3 is removed.
 		wantExits(t, reg, "later", map[string]float64{"Error": 1, "Completed": 2, "unseen": 1})
 	})
 }
 
-// A death is counted when its end is seen: with an inspection that succeeds later, with a
-// status that contradicted the list before, or as unseen when the container is gone.
+// A death is counted when its end is seen: by a later successful inspection, or by an earlier
+// status that contradicted the list. If the container is removed before, it is counted as unseen.
 func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -97,8 +97,9 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	})
 }
 
-// A container that dies and is removed during a long inspection of its pod is counted, although no event
-// reports it. The reason comes from that inspection, if the inspection has seen the container.
+// If a container dies and is removed during a long inspection of its pod, it is counted, although
+// no event reports it. The reason comes from the inspection, if the inspection has seen the
+// container.
 func TestExitsBetweenTwoPublications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -117,8 +118,8 @@ func TestExitsBetweenTwoPublications(t *testing.T) {
 	})
 }
 
-// A container whose state is unknown for a while has died once, and one that runs again
-// under its ID dies again.
+// A container with an unknown state for a while dies once. A container that runs again under its ID
+// dies again.
 func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -143,13 +144,13 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 		step(pleg.ContainerStateUnknown, "a1")
 		step(pleg.ContainerStateRunning, "a1")
 		step(pleg.ContainerStateExited, "a1")
-		time.Sleep(2 * time.Second) // until its end is settled
+		time.Sleep(2 * time.Second) // until the end is settled
 		wantExits(t, reg, "running in between", map[string]float64{"Error": 2, "Completed": 1})
 	})
 }
 
-// An exit event does not know the reason: its death is counted with the runtime's own status, when
-// the container is gone without one, or ten seconds later.
+// An exit event does not contain the reason. Its death is counted when the runtime's own status
+// shows the exit, when the container is removed, or after ten seconds.
 func TestExitsToldByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -175,8 +176,8 @@ func TestExitsToldByEvents(t *testing.T) {
 	})
 }
 
-// Exits: a container with an exit event before any list is counted once, however many lists
-// still show it running.
+// If an exit event arrives before any list shows its container, the death is counted once, even if
+// later lists show the container running.
 func TestExitsBeforeTheirList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -185,7 +186,7 @@ func TestExitsBeforeTheirList(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.EmitExit(exitOf("a2", 3))
 		synctest.Wait()
-		for i := range 4 { // lists that still show it running, with something else that changes
+		for i := range 4 { // these lists still show a2 running, with another change
 			n.UpdatePod("a", func(p *pleg.Pod) {
 				other := plegtest.Running(fmt.Sprintf("x%d", i))
 				p.Containers = []*pleg.Container{plegtest.Running("a1"), plegtest.Running("a2"), other}
@@ -202,7 +203,8 @@ func TestExitsBeforeTheirList(t *testing.T) {
 	})
 }
 
-// Exits: a death is counted whose end an inspection in flight shows after a list showed it gone.
+// A list no longer shows a container, and then an inspection in flight shows its end. The death is
+// counted with that end.
 func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -210,7 +212,7 @@ func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 		n.start()
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 5 * time.Second, Times: 2})()
-		time.Sleep(1100 * time.Millisecond) // it is listed, and being inspected
+		time.Sleep(1100 * time.Millisecond) // a2 is listed, and its inspection is in flight
 		n.ExitContainer("a", "a2", 1, "Error")
 		status := statusOf(n.Pod("a"))
 		for _, s := range status.ContainerStatuses {
@@ -228,7 +230,7 @@ func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 	})
 }
 
-// How many transitions each cause has found is counted.
+// Transitions are counted by their cause.
 func TestTransitionsByCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -236,7 +238,7 @@ func TestTransitionsByCause(t *testing.T) {
 		n.start()
 		last := make(map[string]float64)
 		synctest.Wait()
-		time.Sleep(300 * time.Millisecond) // none of the changes comes with a list of the period
+		time.Sleep(300 * time.Millisecond) // no periodic list shows any of the changes
 		first := []string{"period", "period"}
 		if metric(t, reg, "pleg_transitions_total", "cause", "hint") > 0 {
 			first = []string{"hint", "hint"}
@@ -255,7 +257,7 @@ func TestTransitionsByCause(t *testing.T) {
 			}
 			want(t, what, got, expected...)
 		}
-		found("the start", func() {}, first...) // by the period, or by the connection of the stream
+		found("the start", func() {}, first...) // by the period or, after the stream is connected, by a hint
 		found("an exit event", func() { n.EmitExit(exitOf("a1", 1)); n.ExitContainer("a", "a1", 1, "Error") }, "exit")
 		found("no event", func() { n.ExitContainer("a", "a2", 1, "Error") }, "period")
 		found("an event", func() {
@@ -276,8 +278,8 @@ func TestTransitionsByCause(t *testing.T) {
 	})
 }
 
-// Rule 30: no more transitions are delivered than are counted, also if a list shows a container running again while
-// its pod cannot be inspected, and the next status takes that back.
+// Rule 30: at least as many transitions are counted as delivered, even if a list shows a container
+// running again while its pod cannot be inspected, and the next status shows that it was wrong.
 func TestRule30TransitionsThatAreTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -295,13 +297,14 @@ func TestRule30TransitionsThatAreTakenBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		delivered := read(events)
 		want(t, "events", delivered, "a Died a1", "a Started a1", "a Died a1", "a PodSync")
-		if got := countedTransitions(t, reg); got != 4 { // one of the first list
+		if got := countedTransitions(t, reg); got != 4 { // one of them is from the first list
 			t.Errorf("%v transitions are counted", got)
 		}
 	})
 }
 
-// Rule 30: a pod whose first inspection is stuck has a death by an exit event, and goes. The death counts.
+// Rule 30: the first inspection of a pod is stuck, an exit event reports a death in the pod, and
+// the pod is removed. The death is counted.
 func TestRule30DeathInAPodThatWasNeverInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetricsOf(t, listing)

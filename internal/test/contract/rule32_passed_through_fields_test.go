@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// labelled is a pod whose labels and annotations, and those of its container and sandbox,
-// have a tag. With bad data, the generator makes a copy of it.
+// labelled returns a pod with a tag in the labels and annotations of the pod, its container and its
+// sandbox. If bad is true, the generator must copy the pod.
 func labelled(tag string, bad bool) *pleg.Pod {
 	pod := plegtest.NewPod("a", plegtest.Running("a1"))
 	maps := func() (labels, annotations map[string]string) {
@@ -35,8 +35,8 @@ func labelled(tag string, bad bool) *pleg.Pod {
 	return pod
 }
 
-// wantShared compares a pod that was handed out with the runtime's own: the maps are the
-// same maps, not copies.
+// wantShared compares a pod from the generator with the runtime's pod: their maps must be the same
+// maps, not copies.
 func wantShared(t *testing.T, what string, got, own *pleg.Pod) {
 	t.Helper()
 	same := func(a, b map[string]string) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
@@ -53,10 +53,9 @@ func wantShared(t *testing.T, what string, got, own *pleg.Pod) {
 	}
 }
 
-// Labels and annotations are passed through, neither copied nor compared: a change of them
-// alone has no event and no inspection. Every list refreshes them, of all pods or of the
-// one; the next events have them. The first events of a subscriber have those of the last
-// change.
+// Labels and annotations are passed on, and are neither copied nor compared. If only they change,
+// there is no event and no inspection. Every full list and pod list refreshes them, and the next
+// events contain them. The first events of a subscriber contain the maps of the last change.
 func TestLabelsArePassedThrough(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,8 +100,8 @@ func TestLabelsArePassedThrough(t *testing.T) {
 	}
 }
 
-// The size of label maps means nothing to the generator: it never walks through them. To
-// compare or copy a million of them a thousand times takes a quarter of a minute and more.
+// The size of label maps does not matter, because the generator never iterates over them. To
+// compare or copy a million labels a thousand times takes at least 15 seconds.
 func TestMillionLabels(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("makes a million labels, and measures time")
@@ -142,8 +141,8 @@ func TestMillionLabels(t *testing.T) {
 	want(t, "events", read(events), "b Died b1")
 }
 
-// Labels and annotations may hold anything. No log, metric, report or error shows them,
-// whatever goes wrong.
+// Labels and annotations may contain secrets. No log, metric, report or error shows them, even
+// after failures.
 func TestLabelsAreNeverLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const secret = "hunter2"
@@ -209,19 +208,19 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 	})
 }
 
-// What a runtime puts into Source comes out untouched, whatever it is, and a change of it
-// alone is no change.
+// The runtime's Source is passed on unchanged, whatever its type. If only Source changes, this is
+// not a change of the pod.
 func TestSourceIsPassedThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		podWith := func(tag string) *pleg.Pod {
 			pod := bare("a", plegtest.Running("a1"))
-			pod.Containers[0].Source = func() string { return tag } // cannot be compared
+			pod.Containers[0].Source = func() string { return tag } // a function, which cannot be compared
 			status := statusOf(pod)
 			status.Source = map[string]string{"tag": tag}
 			status.ContainerStatuses[0].Source = []byte(tag)
 			n.SetStatus("a", status)
-			pod.Containers = append(pod.Containers, nil) // bad data, which has the pod copied
+			pod.Containers = append(pod.Containers, nil) // bad data, so that the pod is copied
 			pod.Source = []string{tag}
 			return pod
 		}
@@ -247,8 +246,8 @@ func TestSourceIsPassedThrough(t *testing.T) {
 	})
 }
 
-// The last events of a pod have it as it was listed last, also where only what
-// makes no transition had changed.
+// The last events of a pod contain the pod as it was last listed, even if only fields without a
+// transition had changed.
 func TestLastEventsHaveTheLastListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

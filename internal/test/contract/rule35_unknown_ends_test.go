@@ -19,8 +19,9 @@ func (n *node) setEnd(code int, reason string, unknown bool) {
 	n.SetStatus("a", status)
 }
 
-// Rule 35: an exit event gives an unknown end its code, and takes the place of 255 too. Before the end is settled
-// it changes, afterwards a PodSync follows. What the runtime says later of the same end does not take it back.
+// Rule 35: the code of an exit event replaces an unknown end, and also the code 255. Before the end
+// is settled, the end changes; afterwards, a PodSync follows. Later statuses of the same end do not
+// change it back.
 func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 	type told struct {
 		events, handled []string
@@ -57,7 +58,7 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 				wantLines("at first", "initially started a1")
 				time.Sleep(300 * time.Millisecond)
 				exit := exitOf("a1", 0)
-				time.Sleep(100 * time.Millisecond) // the runtime's time is when it noticed
+				time.Sleep(100 * time.Millisecond) // FinishedAt of the runtime's status is when the runtime noticed the end
 				n.setEnd(255, c.reason, c.unknown)
 				time.Sleep(c.after)
 				n.EmitExit(exit)
@@ -73,8 +74,8 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 	}
 }
 
-// Rule 35: what a status or an exit event has shown of an end stays if the runtime forgets it. A program may exit
-// with 255.
+// Rule 35: if a status or an exit event has shown an end, it is kept even if the runtime forgets
+// it. A program may exit with 255.
 func TestRule35KnownEndStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		code    int

@@ -18,8 +18,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// BenchmarkIdleRelist's result, held: an idle relist allocates as often for ten thousand pods
-// as for a hundred, with metrics, subscribers and blocked readers too.
+// An idle relist makes as many allocations for ten thousand pods as for a hundred, even with
+// metrics, subscribers and blocked readers. BenchmarkIdleRelist measures the same.
 func TestIdleRelistAllocatesAConstant(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -46,7 +46,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		for range 100 { // native histograms add the buckets that they need
 			_ = g.Relist(ctx)
 		}
-		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // some 29
+		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // usually 29 allocations
 			t.Errorf("%d pods: %v allocations a relist", n, got)
 		}
 		cancel()
@@ -57,7 +57,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 	}
 }
 
-// What a pod that fails costs does not depend on how many others fail.
+// The cost of a failing pod does not depend on the number of other failing pods.
 func TestManyFailingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1000))
@@ -82,7 +82,7 @@ func TestManyFailingPods(t *testing.T) {
 	})
 }
 
-// A stream without events costs no calls.
+// A stream without events causes no calls.
 func TestIdleStreamCostsNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lists [2]int

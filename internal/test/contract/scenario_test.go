@@ -7,8 +7,8 @@ import (
 	"github.com/kubepleg/pleg/internal/test/scenario"
 )
 
-// TestScenarios runs the scripts in testdata. docs/INTERNALS.md describes their
-// language; -rewrite writes their output.
+// TestScenarios runs the scripts in testdata. docs/INTERNALS.md describes their language. The flag
+// -rewrite updates the expected output.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("../../../testdata/*.txt")
 	if err != nil || len(paths) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Everything at once from several goroutines, for the race detector: nothing blocks for
-// good, nothing is left, and in the end all is well.
+// Several goroutines use a node at once, for the race detector. No call blocks for ever, no
+// goroutine is left, and the final state is correct.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestStorm(t *testing.T) {
 			n.EmitOnChange(true)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			var removing sync.Mutex // until an exit is done, its pod is not removed
+			var removing sync.Mutex // prevents the removal of a pod during an exit
 			for w := range uint64(8) {
 				wg.Go(func() {
 					rnd := rand.New(rand.NewPCG(seed, w))
@@ -135,7 +135,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// A generator and its users from many goroutines, for the race detector.
+// Many goroutines use a generator at once, for the race detector.
 func TestEverythingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A nil option does nothing.
+// A nil option has no effect.
 func TestNilSubscribeOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -19,7 +19,7 @@ func TestNilSubscribeOption(t *testing.T) {
 	})
 }
 
-// A nil context is a mistake of the caller's code, and leaves no subscription.
+// A nil context is a mistake in the caller's code. Subscribe panics and leaves no subscription.
 func TestSubscribeWithNilContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -46,7 +46,7 @@ func TestSubscribeWithNilContext(t *testing.T) {
 	})
 }
 
-// The backlog of all subscriptions is in the report and in the metrics.
+// The report and the metrics show the backlog of all subscriptions.
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -125,7 +125,7 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 	})
 }
 
-// The backlog counts a pod whose update was delivered in part.
+// If an update of a pod was delivered only in part, the backlog counts the pod.
 func TestBacklogCountsWhatIsHalfDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

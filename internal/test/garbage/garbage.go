@@ -1,4 +1,4 @@
-// Package garbage has edits of CRI answers that make them bad data, for faults of package
+// Package garbage contains edits that turn CRI answers into bad data, for the faults of package
 // criserver.
 package garbage
 
@@ -99,7 +99,7 @@ func EmptyIDs(answer any) {
 	}
 }
 
-// DuplicateIDs is an Edit that gives every item of the answer the ID of the first.
+// DuplicateIDs is an Edit that replaces every ID in the answer by the ID of the first item.
 func DuplicateIDs(answer any) {
 	items := itemsOf(answer)
 	for _, i := range items {
@@ -107,15 +107,15 @@ func DuplicateIDs(answer any) {
 	}
 }
 
-// OtherIDs is an Edit that gives every sandbox and container an ID that nobody has.
+// OtherIDs is an Edit that replaces every ID by an ID that does not exist.
 func OtherIDs(answer any) {
 	for _, i := range itemsOf(answer) {
 		*i.id = "other-" + *i.id
 	}
 }
 
-// UnknownStates is an Edit that sets the state of every sandbox and container to a value
-// that the API does not have.
+// UnknownStates is an Edit that sets the state of every sandbox and container to a value that the
+// API does not define.
 func UnknownStates(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.state != nil {
@@ -124,7 +124,7 @@ func UnknownStates(answer any) {
 	}
 }
 
-// MissingLabels is an Edit that removes all labels, the kubelet's included.
+// MissingLabels is an Edit that removes all labels, including the kubelet's.
 func MissingLabels(answer any) {
 	for _, i := range itemsOf(answer) {
 		if i.labels != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FreeAddress returns an address on loopback that nobody listens on.
+// FreeAddress returns a loopback address that no process listens on.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer keeps what a program writes. It may be read meanwhile.
+// Buffer keeps the output of a program. It may be read while the program writes.
 type Buffer struct {
 	mu   sync.Mutex
 	text strings.Builder // guarded by mu

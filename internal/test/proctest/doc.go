@@ -1,3 +1,3 @@
-// Package proctest is for tests that run programs: their processes, what they write, addresses for
-// them, and servers that they meet.
+// Package proctest helps tests that run programs: it starts and ends processes, keeps their output,
+// finds free addresses, and starts servers for them.
 package proctest

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Process is a program that runs. It ends with this process at the latest.
+// Process is a running program. It ends with the test process at the latest.
 type Process struct {
-	// Log has what the program writes, unless its command says where that goes.
+	// Log contains the program's output, unless its command redirects the output.
 	Log *Buffer
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the program has ended
-	err  error         // how it ended, once done is closed
+	err  error         // how the program ended; set before done is closed
 }
 
-// Start starts a program, in a process group of its own.
+// Start starts a program in its own process group.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Log: &Buffer{}, cmd: cmd, done: make(chan struct{})}
@@ -39,31 +39,31 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Pid returns the number of the process.
+// Pid returns the process ID.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Wait returns how the program has ended, when it has.
+// Wait waits until the program has ended, and returns its error.
 func (p *Process) Wait() error {
 	<-p.done
 	return p.err
 }
 
-// ExitCode returns the exit code, when the program has ended; -1 if a signal ended it.
+// ExitCode waits until the program has ended, and returns its exit code; -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// End ends the program with a signal and returns when it has ended. Its error says that the
-// program did not end in time, and was killed: with its group, because Log is read until
-// nobody can write to it, and a child would hold that up.
+// End sends a signal to the program and waits until it has ended. If the program does not end in
+// time, End kills its process group and returns an error. It kills the whole group because a child
+// with an open Log would block Wait.
 func (p *Process) End(s syscall.Signal, within time.Duration) error {
-	_ = p.cmd.Process.Signal(s) // it may have ended
+	_ = p.cmd.Process.Signal(s) // the program may have ended already
 	select {
 	case <-p.done:
 		return nil
 	case <-time.After(within):
-		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // it may have ended just now
+		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // the program may have ended just now
 		<-p.done
 		return fmt.Errorf("%s does not end with %v", p.cmd, s)
 	}

@@ -26,7 +26,7 @@ func TestProcess(t *testing.T) {
 }
 
 func TestProcessIsKilled(t *testing.T) {
-	// Its child has the log open, and would run on.
+	// The child process holds the log open, and would continue to run.
 	p := Start(t, exec.Command("sh", "-c", "trap '' TERM; sleep 1000 & echo ready; while :; do wait; done"))
 	for deadline := time.Now().Add(time.Minute); p.Log.String() == "" && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)

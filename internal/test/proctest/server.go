@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// SwitchesProtocols returns a handler that says that it switches protocols, and nothing after
-// that. The connection is open until the test ends.
+// SwitchesProtocols returns a handler that answers "101 Switching Protocols", and then sends
+// nothing. The connection stays open until the test ends.
 func SwitchesProtocols(t testing.TB) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()

@@ -14,8 +14,8 @@ var (
 	first     = flag.Uint64("rand.seed", 0, "the seed of the first history; 0 selects one at random")
 )
 
-// Check runs a test with n sources of random numbers, each in a subtest with the name of its
-// seed. It stops at the first failure.
+// Check runs a test with n sources of random numbers. Each runs in a subtest that is named after
+// its seed. Check stops at the first failure.
 func Check(t *testing.T, n int, check func(t *testing.T, r *rand.Rand)) {
 	t.Helper()
 	if *histories > 0 {
@@ -36,7 +36,7 @@ func Check(t *testing.T, n int, check func(t *testing.T, r *rand.Rand)) {
 // Pick returns one of several values.
 func Pick[V any](r *rand.Rand, values ...V) V { return values[r.IntN(len(values))] }
 
-// Several returns between 0 and n of the values, each any number of times.
+// Several returns between 0 and n values, each picked at random from values.
 func Several[V any](r *rand.Rand, n int, values ...V) []V {
 	several := make([]V, r.IntN(n+1))
 	for i := range several {
@@ -45,10 +45,10 @@ func Several[V any](r *rand.Rand, n int, values ...V) []V {
 	return several
 }
 
-// Bool returns true every other time.
+// Bool returns true with a probability of one half.
 func Bool(r *rand.Rand) bool { return r.IntN(2) == 0 }
 
-// Shrink leaves out steps of a history that fails, as long as it still fails.
+// Shrink removes steps from a failing history while it still fails.
 func Shrink[S any](history []S, fails func([]S) bool) []S {
 	for size := (len(history) + 1) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(history); {

@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// callLog holds the calls that the runtime got since they were printed last.
+// callLog contains the calls to the runtime since the last printCalls.
 type callLog struct {
 	mu    sync.Mutex
 	calls []call // guarded by mu
@@ -37,9 +37,9 @@ func (l *callLog) take() []call {
 	return calls
 }
 
-// printCalls prints the calls since the command came last: how many of each
-// method, or with "times" when they were made, or with "pod" when those for one pod
-// were made. "calls drop" forgets them.
+// printCalls prints the calls since the last command "calls": the number of calls of each method.
+// With "times", it prints the times of all calls; with "pod", the times of the calls for one pod.
+// "calls drop" only clears the log.
 func printCalls(s *scenario, c command) string {
 	calls := s.calls.take()
 	if c.has("drop") {

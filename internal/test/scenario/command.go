@@ -10,26 +10,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// commands is the language of the scripts: what each command does, and returns as
-// its output.
+// commands defines the language of the scripts. Each function runs one command and returns its
+// output.
 var commands = map[string]func(*scenario, command) string{
 	"node": node,
 
-	// What the runtime has.
+	// These commands change what exists in the runtime.
 	"pod": setPod, "set": setContainers, "sandbox": setSandboxes, "exit": exitContainer, "remove": remove, "ips": setIPs,
 
-	// What the runtime does wrong, and what it announces.
+	// These commands inject faults, and send events.
 	"fail": fail, "stuck": stuck, "delay": delay, "heal": heal, "garbage": answerGarbage,
 	"emit": emit, "stream": stream,
 
-	// The generator and time.
+	// These commands control the generator and the time.
 	"start": start, "stop": stop, "relist": relist, "request": request, "reinspect": reinspect,
 	"advance": advance, "jump": jump,
 
-	// The users of the generator.
+	// These commands act as users of the generator.
 	"subscribe": subscribe, "unsubscribe": unsubscribe, "block": block, "cancel": cancel,
 
-	// What is printed.
+	// These commands print state.
 	"events": printEvents, "read": read, "readers": printReaders, "status": printStatus,
 	"health": printHealth, "report": printReport, "metrics": printMetrics, "calls": printCalls,
 }
@@ -56,7 +56,7 @@ func (c command) has(key string) bool {
 	return false
 }
 
-// first returns the first argument, which has no value.
+// first returns the first argument, which must be a key without a value.
 func (c command) first() string {
 	if len(c.args) == 0 {
 		c.fatalf("an argument is missing")
@@ -64,8 +64,8 @@ func (c command) first() string {
 	return c.args[0].Key
 }
 
-// str returns the value of an argument, "" if it is missing. A value in
-// parentheses may contain spaces.
+// str returns the value of an argument; "" if the argument is missing. A value in parentheses may
+// contain spaces.
 func (c command) str(key string) string {
 	for _, a := range c.args {
 		if a.Key == key {
@@ -83,7 +83,7 @@ func (c command) uid() types.UID {
 	return ""
 }
 
-// duration returns the value of an argument, 0 if it is missing.
+// duration returns the value of an argument; 0 if the argument is missing.
 func (c command) duration(key string) time.Duration {
 	if !c.has(key) {
 		return 0
@@ -99,7 +99,7 @@ func (c command) parseDuration(text string) time.Duration {
 	return d
 }
 
-// number returns the value of an argument, otherwise if it is missing.
+// number returns the value of an argument; if the argument is missing, it returns otherwise.
 func (c command) number(key string, otherwise int) int {
 	if !c.has(key) {
 		return otherwise

@@ -11,11 +11,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// printEvents prints what Watch has delivered; with "cause", why it was found.
+// printEvents prints the events that Watch has delivered; with "cause", also the cause of each.
 func printEvents(s *scenario, c command) string { return receive(s.watch, -1, c.has("cause")) }
 
-// receive prints n events of a channel, or all that it has if n is negative: by pod, for
-// between pods there is no order.
+// receive prints n events of a channel; if n is negative, all available events. It groups the
+// events by pod, because events of different pods have no order.
 func receive(events <-chan *pleg.PodLifecycleEvent, n int, cause bool) string {
 	var received []*pleg.PodLifecycleEvent
 	end := ""
@@ -58,7 +58,7 @@ func line(e *pleg.PodLifecycleEvent, cause bool) string {
 	return line + "\n"
 }
 
-// subscription is what "subscribe" made.
+// subscription is the result of the command "subscribe".
 type subscription struct {
 	events <-chan *pleg.PodLifecycleEvent
 	cancel context.CancelFunc
@@ -75,7 +75,7 @@ func unsubscribe(s *scenario, c command) string {
 	return ""
 }
 
-// read prints what a subscription has delivered, or n events of it.
+// read prints n events that a subscription has delivered; without "n", all of them.
 func read(s *scenario, c command) string {
 	return receive(s.subscription(c).events, c.number("n", -1), c.has("cause"))
 }

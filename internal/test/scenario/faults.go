@@ -10,14 +10,14 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// fault is a fault in force.
+// fault is an active fault.
 type fault struct {
 	method plegtest.Method
 	uid    types.UID
 	heal   func()
 }
 
-// inject puts a fault in force for a method and, where the command names one, a
+// inject activates a fault for a method. If the command names a pod, the fault is only for that
 // pod.
 func (s *scenario) inject(c command, method string, f plegtest.Fault) {
 	f.Method, f.PodUID = plegtest.Method(method), c.uid()
@@ -45,7 +45,7 @@ func delay(s *scenario, c command) string {
 	return ""
 }
 
-// heal ends the faults of a method and a pod, or all faults.
+// heal ends the faults of a method and a pod; without arguments, all faults.
 func heal(s *scenario, c command) string {
 	var kept []fault
 	for _, f := range s.faults {
@@ -59,15 +59,15 @@ func heal(s *scenario, c command) string {
 	return ""
 }
 
-// garbage has the pods about which the runtime answers garbage, and its kind.
+// garbage maps each pod with garbage answers to the kind of garbage.
 type garbage map[types.UID]string
 
-// answerGarbage has the runtime answer garbage of a kind.
+// answerGarbage makes the runtime return one kind of garbage.
 func answerGarbage(s *scenario, c command) string {
 	switch kind := c.first(); kind {
 	case "nil-pod":
 		s.runtime.SetPods(append(s.listed(c), nil)...)
-	case "extra-pod": // with any UID, also an empty one and one that is listed already
+	case "extra-pod": // the UID may be any, even empty or already listed
 		pod := &pleg.Pod{ID: c.uid(), Name: "garbage", Namespace: "default"}
 		addContainers(c, pod, c.args[2:])
 		s.runtime.SetPods(append(s.listed(c), pod)...)
@@ -83,7 +83,7 @@ func answerGarbage(s *scenario, c command) string {
 	return ""
 }
 
-// listed returns a copy of the runtime's list, without counting a call.
+// listed returns a copy of the runtime's list. The call is not recorded.
 func (s *scenario) listed(c command) []*pleg.Pod {
 	pods, err := s.runtime.GetPods(context.Background(), true)
 	if err != nil {

@@ -26,7 +26,7 @@ func relist(s *scenario, _ command) string {
 	return took("Relist", began)
 }
 
-// took says how long a call took, if it took any time.
+// took returns a message with the duration of a call; "" if the call took no time.
 func took(method string, began time.Time) string {
 	if took := time.Since(began); took > 0 {
 		return fmt.Sprintf("%s took %v", method, took)
@@ -34,8 +34,7 @@ func took(method string, began time.Time) string {
 	return ""
 }
 
-// request requests relists of one pod or several, once or many times, all at one
-// instant.
+// request calls RequestRelist for one or more pods, once or several times, all at the same instant.
 func request(s *scenario, c command) string {
 	for range c.number("times", 1) {
 		for _, a := range c.args {
@@ -52,7 +51,7 @@ func reinspect(s *scenario, c command) string {
 	return ""
 }
 
-// advance lets time pass; a fake clock in steps of 10 ms.
+// advance lets time pass. A fake clock advances in steps of 10 ms.
 func advance(s *scenario, c command) string {
 	d := c.parseDuration(c.first())
 	if s.fake == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// setPod sets a pod: "pod web:name app=running sandbox:box=exited". The name may be
-// left out, and so may the containers and sandboxes.
+// setPod sets a pod: "pod web:name app=running sandbox:box=exited". The name, the containers and
+// the sandboxes are optional.
 func setPod(s *scenario, c command) string {
 	uid, name, named := strings.Cut(c.first(), ":")
 	pod := &pleg.Pod{ID: types.UID(uid), Name: uid, Namespace: "default"}
@@ -23,8 +23,8 @@ func setPod(s *scenario, c command) string {
 	return ""
 }
 
-// addContainers adds the containers and sandboxes that arguments name, in their
-// order: "nil" is a nil container, and an ID of "" is empty.
+// addContainers adds the containers and sandboxes in the arguments, in order. "nil" is a nil
+// container; the ID "" is an empty ID.
 func addContainers(c command, pod *pleg.Pod, args []datadriven.CmdArg) {
 	for _, a := range args {
 		id, sandbox := strings.CutPrefix(a.Key, "sandbox:")
@@ -51,7 +51,7 @@ func addContainers(c command, pod *pleg.Pod, args []datadriven.CmdArg) {
 	}
 }
 
-// setContainers puts containers of a pod into states: "set pod=web app=exited".
+// setContainers sets the states of containers of a pod: "set pod=web app=exited".
 func setContainers(s *scenario, c command) string {
 	for _, a := range c.args {
 		if a.Key != "pod" {
@@ -61,7 +61,7 @@ func setContainers(s *scenario, c command) string {
 	return ""
 }
 
-// setSandboxes puts sandboxes of a pod into states; a new one is the newest.
+// setSandboxes sets the states of sandboxes of a pod. A new sandbox becomes the newest.
 func setSandboxes(s *scenario, c command) string {
 	for _, a := range c.args {
 		if a.Key != "pod" {
@@ -76,7 +76,7 @@ func exitContainer(s *scenario, c command) string {
 	return ""
 }
 
-// remove removes a pod, or one container or sandbox of it.
+// remove removes a pod, or one container or sandbox of a pod.
 func remove(s *scenario, c command) string {
 	switch {
 	case c.has("id"):

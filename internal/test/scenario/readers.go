@@ -12,20 +12,21 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// reader is one call of GetNewerThan.
+// reader is one blocked call of LookupNewerThan.
 type reader struct {
 	name   string
 	uid    types.UID
 	cancel context.CancelFunc
-	// done is closed when the call has returned. What is below is written before
-	// that, and read after it.
+	// done is closed when the call has returned. The fields below are written before that, and read
+	// afterwards.
 	done   chan struct{}
 	at     time.Time
 	status *pleg.PodStatus
 	err    error
 }
 
-// block calls GetNewerThan with the last moment, or a time at a distance from the present.
+// block calls LookupNewerThan with a time just before now. With "newer", it uses a time at that
+// distance from now.
 func block(s *scenario, c command) string {
 	ctx, cancel := s.context()
 	r := &reader{name: c.first(), uid: c.uid(), cancel: cancel, done: make(chan struct{})}
@@ -52,7 +53,8 @@ func cancel(s *scenario, c command) string {
 	return ""
 }
 
-// printReaders prints what readers have got, each once, and which ones wait.
+// printReaders prints the results of the readers that have returned, each once, and the names of
+// the waiting readers.
 func printReaders(s *scenario, _ command) string {
 	var out strings.Builder
 	var waiting []*reader
@@ -78,7 +80,8 @@ func printReaders(s *scenario, _ command) string {
 	return out.String()
 }
 
-// relative replaces the dates in an error, which depend on when the bubble began.
+// relative replaces each date in an error by the time since the beginning. Dates depend on when the
+// bubble began.
 func (s *scenario) relative(text string) string {
 	words := strings.Split(text, " ")
 	for i, w := range words {

@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// recordingRuntime is the fake runtime with its calls recorded and some of its
-// answers replaced by garbage.
+// recordingRuntime wraps the fake runtime. It records the calls and replaces some answers by
+// garbage.
 type recordingRuntime struct{ s *scenario }
 
 func (r *recordingRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -33,7 +33,8 @@ func (r *recordingRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pl
 	return status, err
 }
 
-// recordingCompanions is the same with the optional companions of a runtime.
+// recordingCompanions is a recordingRuntime that also implements the optional interfaces of a
+// runtime.
 type recordingCompanions struct{ recordingRuntime }
 
 func (r *recordingCompanions) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {

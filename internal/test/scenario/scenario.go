@@ -1,6 +1,6 @@
-// Package scenario runs the scripts in testdata. A script drives a fake runtime, a
-// generator and the users of that generator, and prints what they observe;
-// docs/INTERNALS.md describes its language.
+// Package scenario runs the scripts in testdata. A script drives a fake runtime, a generator and
+// its users, and prints what the users observe. docs/INTERNALS.md describes the language of the
+// scripts.
 package scenario
 
 import (
@@ -25,12 +25,12 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// rules is how many rules docs/CONTRACT.md has.
+// rules is the number of rules in docs/CONTRACT.md.
 const rules = 37
 
-// Run runs the script at path as a subtest named after the file, in a synctest
-// bubble of its own. The flag -rewrite, which datadriven defines, writes the output
-// into the script instead of comparing it.
+// Run runs the script at path in its own synctest bubble, as a subtest with the name of the file.
+// With the flag -rewrite of datadriven, it writes the output into the script instead of comparing
+// it.
 func Run(t *testing.T, path string) {
 	t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
 		script, err := os.ReadFile(path)
@@ -50,8 +50,8 @@ func Run(t *testing.T, path string) {
 
 var ruleInComment = regexp.MustCompile(`Rules? (\d+)`)
 
-// checkComment returns an error unless a script begins with a comment that names a
-// rule of the contract.
+// checkComment returns an error unless the script begins with a comment that names a rule of the
+// contract.
 func checkComment(script string) error {
 	var comment strings.Builder
 	for line := range strings.Lines(script) {
@@ -70,24 +70,23 @@ func checkComment(script string) error {
 	return nil
 }
 
-// scenario is a script that is running: a fake runtime, a generator, and the users
-// of the generator. They are made by the first command, which may be "node" with
-// options.
+// scenario is a running script: a fake runtime, a generator, and the users of the generator. The
+// first command creates them. It may be "node" with options.
 type scenario struct {
 	t *testing.T
 
-	// Set once, by the first command.
+	// The first command sets the fields below. They do not change afterwards.
 
 	began   time.Time
 	clock   clock.Clock
-	fake    *clocktesting.FakeClock // nil unless clock is a fake one
+	fake    *clocktesting.FakeClock // nil unless clock is a fake clock
 	runtime *plegtest.Runtime
 	cache   *pleg.PodCache
 	metrics *prometheus.Registry
 	g       *pleg.GenericPLEG
 	watch   <-chan *pleg.PodLifecycleEvent
 
-	// Written by commands only. The calls of the generator read garbage between
+	// Only commands write the fields below. The generator's calls to the runtime read garbage between
 	// two commands.
 
 	faults        []fault
@@ -99,8 +98,8 @@ type scenario struct {
 	joined sync.WaitGroup // the goroutines of the readers
 }
 
-// directive runs the command of a directive and those in the lines below it, and
-// returns their output.
+// directive runs the command of a directive and the commands in the lines below it, and returns
+// their output.
 func (s *scenario) directive(t *testing.T, d *datadriven.TestData) string {
 	out := s.do(command{t, d.Pos, d.Cmd, d.CmdArgs})
 	for line := range strings.Lines(d.Input) {
@@ -133,7 +132,7 @@ func (s *scenario) do(c command) string {
 	return out
 }
 
-// end ends what the script has left behind, so that the bubble can end.
+// end ends everything that the script has left running, so that the bubble can end.
 func (s *scenario) end() {
 	if s.g == nil {
 		return
@@ -151,12 +150,12 @@ func (s *scenario) end() {
 	s.joined.Wait()
 }
 
-// context returns a context that ends with the script at the latest.
+// context returns a context that ends at the end of the script at the latest.
 func (s *scenario) context() (context.Context, context.CancelFunc) {
 	return context.WithCancel(s.t.Context())
 }
 
-// since returns a time as its distance from the beginning, to the millisecond.
+// since returns a time relative to the beginning, rounded to the millisecond.
 func (s *scenario) since(at time.Time) string {
 	d := at.Sub(s.began).Round(time.Millisecond)
 	if d < 0 {

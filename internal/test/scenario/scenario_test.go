@@ -27,14 +27,13 @@ func TestCheckComment(t *testing.T) {
 	}
 }
 
-// The document of the language describes every command, and none that does not
-// exist.
+// docs/INTERNALS.md describes every command of the scripts, and no command that does not exist.
 func TestDocumentDescribesEveryCommand(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/INTERNALS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The tables of commands have two columns, and several commands in the first.
+	// The tables of commands have two columns. The first column may contain several commands.
 	row := regexp.MustCompile("(?m)^\\| (`.*?`) \\|")
 	code := regexp.MustCompile("`(\\w+)[^`]*`")
 	tables := regexp.MustCompile(`(?ms)^\| command \|.*?\n\n`)

@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// printStatus prints what the cache has of a pod, or of all.
+// printStatus prints the cached status of one pod; without "pod", of all pods.
 func printStatus(s *scenario, c command) string {
 	if c.has("pod") {
 		return s.statusLine(s.cache.Get(c.uid()))
@@ -63,7 +63,7 @@ func printHealth(s *scenario, _ command) string {
 	return "healthy"
 }
 
-// printReport prints what the health report has beside the health.
+// printReport prints the fields of the health report except Healthy and Reason.
 func printReport(s *scenario, _ command) string {
 	r := s.g.HealthReport()
 	var out strings.Builder
@@ -97,7 +97,7 @@ func printReport(s *scenario, _ command) string {
 	return out.String()
 }
 
-// printMetrics prints those of the named metrics that are not zero.
+// printMetrics prints each of the named metrics that is not zero.
 func printMetrics(s *scenario, c command) string {
 	families, err := s.metrics.Gather()
 	if err != nil {
@@ -109,7 +109,7 @@ func printMetrics(s *scenario, c command) string {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			// A metric is one of these; the getters of the others return zero.
+			// A metric is a counter, a gauge or a histogram. The getters of the other kinds return zero.
 			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			name := f.GetName()
 			for _, l := range m.GetLabel() {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// emit sends an event of the runtime, which may be late, repeated or made up.
+// emit sends an event of the runtime, even if it is late, repeated or invented.
 func emit(s *scenario, c command) string {
 	for range c.number("times", 1) {
 		s.runtime.Emit(pleg.ContainerEvent{PodUID: c.uid(), ContainerID: c.str("id"), CreatedAt: s.clock.Now()})
@@ -16,8 +16,8 @@ func emit(s *scenario, c command) string {
 	return ""
 }
 
-// stream sets what the event stream does from now on. Without an argument it
-// prints the state that the generator reports.
+// stream sets how the event stream behaves from now on. Without an argument, it prints the state of
+// the stream as the generator reports it.
 func stream(s *scenario, c command) string {
 	if len(c.args) == 0 {
 		r := s.g.HealthReport().Stream

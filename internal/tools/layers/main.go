@@ -1,6 +1,6 @@
-// Command layers counts the references between the parts of a repository, and those that go against its
-// layers. A part is a folder, or a file of the folder at the root; tests are parts of their own. A reference
-// goes against the layers if the part that it leads to uses, directly or not, the part that it comes from.
+// Command layers counts the references between the parts of a repository, and the references that violate the
+// layers. A part is a folder, or a file in the root folder. The tests of a part are a part of their own. A reference
+// violates the layers if the part that it refers to uses the part that contains it, directly or indirectly.
 //
 //	go run ./layers [REPOSITORY]
 package main
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// arrow has the references from one part to another.
+// arrow is the direction of references from one part to another.
 type arrow struct{ from, to string }
 
 func main() {
@@ -75,7 +75,7 @@ func load(root string) (map[arrow]int, error) {
 	references, seen := make(map[arrow]int), make(map[string]bool)
 	for module := range bytes.Lines(modules) {
 		if bytes.HasPrefix(module, []byte("internal/tools/")) {
-			continue // it has programs of others
+			continue // it contains the programs of other projects
 		}
 		all, err := packages.Load(&packages.Config{
 			Mode: packages.NeedName | packages.NeedFiles | packages.NeedTypes | packages.NeedTypesInfo |
@@ -96,10 +96,11 @@ func load(root string) (map[arrow]int, error) {
 	return references, nil
 }
 
-// count adds the references of a package. A file is counted once, although packages with tests have it again.
+// count adds the references of a package. Each file is counted once, although a package with tests
+// contains it again.
 func count(root string, p *packages.Package, seen map[string]bool, references map[arrow]int) {
 	positions := make(map[string]bool)
-	receivers := make(map[*ast.Ident]bool) // a method is no reference to the file of its type
+	receivers := make(map[*ast.Ident]bool) // a receiver is not a reference to the file of its type
 	for _, file := range p.Syntax {
 		for _, d := range file.Decls {
 			if f, is := d.(*ast.FuncDecl); is && f.Recv != nil {
@@ -129,7 +130,7 @@ func count(root string, p *packages.Package, seen map[string]bool, references ma
 	maps.Copy(seen, positions)
 }
 
-// isMember reports whether an object is a field or a method, which come with a type.
+// isMember reports whether an object is a field, a method, or another object inside a declaration.
 func isMember(object types.Object) bool {
 	switch o := object.(type) {
 	case *types.Var:
@@ -141,7 +142,7 @@ func isMember(object types.Object) bool {
 	}
 }
 
-// part returns the part that a file belongs to, or nothing if it is not of the repository.
+// part returns the part to which a file belongs; "" if the file is not in the repository.
 func part(root, file string) string {
 	path, err := filepath.Rel(root, file)
 	if err != nil || strings.HasPrefix(path, "..") {
@@ -159,7 +160,7 @@ func part(root, file string) string {
 	return folder
 }
 
-// reaches reports whether a part uses another, directly or not.
+// reaches reports whether a part uses another part, directly or indirectly.
 func reaches(uses map[string][]string, from, to string) bool {
 	seen, open := map[string]bool{}, []string{from}
 	for len(open) > 0 {

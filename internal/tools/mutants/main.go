@@ -1,5 +1,5 @@
-// Command mutants shows what tests find: it runs test binaries in which one small fault is switched on at a
-// time. It changes no file; the faults are in an overlay of the build.
+// Command mutants shows how many faults the tests find. It runs test binaries in which one small fault at a
+// time is switched on. It changes no file: the faults are in an overlay of the build.
 //
 //	go run ./mutants -choose 200 >LIST     chooses faults at random: file, line, column and operator
 //	go run ./mutants LIST PACKAGE...       prints for each fault the tests of the packages that fail
@@ -37,11 +37,11 @@ var (
 	limit  = flag.Duration("timeout", 3*time.Minute, "how long the tests of a package may take; longer is a failure")
 )
 
-// core are the folders with the code that gets faults.
+// core lists the folders with the code that receives faults.
 var core = []string{".", "internal/core/schedule", "internal/core/broadcast"}
 
-// fault is a small fault. Its operators are "negate" for the condition of an if, "and" and "or" for && and ||
-// instead of the other, and "drop" for a call, an assignment, ++ or -- that is left out.
+// fault is a small fault. Its operators are: "negate" negates the condition of an if, "and"
+// replaces || by &&, "or" replaces && by ||, and "drop" omits a call, an assignment, ++ or --.
 type fault struct {
 	file         string
 	line, column int
@@ -66,7 +66,7 @@ func main() {
 		slices.SortFunc(chosen, func(a, b fault) int {
 			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 		})
-		for _, f := range slices.Compact(chosen) { // a && b && c is two faults at one place
+		for _, f := range slices.Compact(chosen) { // a && b && c has two faults at one place
 			fmt.Println(f)
 		}
 		return
@@ -121,7 +121,7 @@ func run(list string, packages []string) error {
 	return nil
 }
 
-// failures returns the names of the tests of a binary that fail with a fault.
+// failures returns the names of the tests in a binary that fail when a fault is switched on.
 func failures(n int, folder, binary string) (failed []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
@@ -131,7 +131,7 @@ func failures(n int, folder, binary string) (failed []string) {
 	for _, m := range regexp.MustCompile(`(?m)^--- FAIL: (\w+)`).FindAllSubmatch(out, -1) {
 		failed = append(failed, string(m[1]))
 	}
-	if err != nil && len(failed) == 0 { // a panic, or the time is up
+	if err != nil && len(failed) == 0 { // a panic, or a timeout
 		last := "?"
 		for _, m := range regexp.MustCompile(`(?m)^=== RUN +(\w+)`).FindAllSubmatch(out, -1) {
 			last = string(m[1])
@@ -141,8 +141,8 @@ func failures(n int, folder, binary string) (failed []string) {
 	return failed
 }
 
-// mutate returns all faults that the core can have. If a folder is named, it writes an overlay there, in which
-// the fault number N of chosen is on if PLEG_MUTANT is N.
+// mutate returns all faults that the core can have. If a folder is named, it writes an overlay
+// there. In the overlay, fault number N of chosen is switched on if PLEG_MUTANT is N.
 func mutate(chosen []string, folder string) (all []fault, err error) {
 	number := make(map[string]int)
 	for i, f := range chosen {
@@ -221,7 +221,7 @@ func add(overlay map[string]string, folder, path string, text []byte) error {
 	return os.WriteFile(replacement, text, 0o600)
 }
 
-// operators returns the faults that a node can have.
+// operators returns the operators of the faults that a node can have.
 func operators(n, parent ast.Node) []string {
 	switch n := n.(type) {
 	case *ast.IfStmt:
@@ -246,7 +246,7 @@ func operators(n, parent ast.Node) []string {
 	return nil
 }
 
-// apply puts a fault into the tree.
+// apply inserts a fault into the tree.
 func apply(c *astutil.Cursor, n int) {
 	on := &ast.CallExpr{Fun: ast.NewIdent("mutant"),
 		Args: []ast.Expr{&ast.BasicLit{Kind: token.STRING, Value: strconv.Quote(strconv.Itoa(n))}}}
