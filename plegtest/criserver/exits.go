@@ -59,10 +59,11 @@ func (s *Server) processStarted(id string, pid uint32) {
 	}
 }
 
-// containerChanged reports that a container or sandbox was created or deleted, as containerd does.
+// containerChanged reports that a container or sandbox was created or deleted, or that a process in it was killed for
+// lack of memory, as containerd does.
 func (s *Server) containerChanged(topic, id string) {
 	if !s.cfg.crio {
-		name := map[string]string{createTopic: "ContainerCreate", deleteTopic: "ContainerDelete"}[topic]
+		name := map[string]string{createTopic: "ContainerCreate", deleteTopic: "ContainerDelete", oomTopic: "TaskOOM"}[topic]
 		s.exits.send(topic, encodeEvent(topic, name, appendBytes(nil, 1, []byte(id)), s.cfg.own.Clock.Now()))
 	}
 }
@@ -150,6 +151,7 @@ var eventsService = grpc.ServiceDesc{
 // The topics that the models know.
 const (
 	exitTopic   = "/tasks/exit"
+	oomTopic    = "/tasks/oom"
 	startTopic  = "/tasks/start"
 	createTopic = "/containers/create"
 	deleteTopic = "/containers/delete"
@@ -166,7 +168,7 @@ func topics(request rawMessage) (list []string, err error) {
 		}
 		request = request[n+length:]
 		topic, _ := strings.CutSuffix(strings.TrimPrefix(string(filter), `topic=="`), `",namespace=="k8s.io"`)
-		if topic != exitTopic && topic != startTopic && topic != createTopic && topic != deleteTopic {
+		if topic != exitTopic && topic != oomTopic && topic != startTopic && topic != createTopic && topic != deleteTopic {
 			return nil, status.Errorf(codes.InvalidArgument, "this containerd does not know the filter %s", filter)
 		}
 		list = append(list, topic)

@@ -133,6 +133,7 @@ func (c controls) OOMKill(containerID string) error {
 	ctr, err := n.containerLocked(containerID)
 	if err == nil && ctr.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		ctr.outOfMemory = true
+		c.containerChanged(oomTopic, containerID)
 		if !n.crio {
 			ctr.reason = reasonOOM
 			n.showContainerLocked(ctr)

@@ -32,6 +32,9 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 		`!document.querySelector('.hang:not([style*="display"]):not(#legend *)')`)
 	n.Thaw()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && `+none)
+	// What it was stays in the picture.
+	await(t, tab, `!document.getElementById('levels').hidden && document.querySelector('#levels i.warning').title`+
+		`.includes('nothing has been answered')`)
 }
 
 // Many pods have a row of 22 pixels each, unless chosen otherwise; the address keeps the choice. On
@@ -184,7 +187,7 @@ func TestFitAndFold(t *testing.T) {
 		minute / 2:  {3600, 20}, 2 * minute: {3600, 100, 20}, 10 * minute: {3600, 480},
 	} {
 		got := evaluate[int](t, tab, fmt.Sprintf(`(() => { const now = 1e12; const pods = [%s].map((s) => `+
-			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); return PLEGZ.fit({ time: now }, pods); })()`,
+			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); return PLEGZ.fit({ time: now, levels: [] }, pods); })()`,
 			strings.Trim(strings.Join(strings.Fields(fmt.Sprint(begun)), ","), "[]")))
 		if got != want {
 			t.Errorf("%v: %d, want %d", begun, got, want)
