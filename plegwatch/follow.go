@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// healthPeriod is the time between two readings of the health.
+// healthPeriod is the time between two checks of the generator's health.
 const healthPeriod = time.Second
 
 // follower reads a generator's events and prints them.
@@ -26,13 +26,13 @@ type follower struct {
 	log       *slog.Logger
 
 	began   time.Time
-	events  int // printed
-	others  int // not printed, because of the filter
-	initial int // not printed, because they had happened before the watch began
-	// How many events could not be printed, and when that was logged last.
+	events  int // events that were printed
+	others  int // events that the filter left out
+	initial int // events left out because they happened before the watch began
+	// lost counts events that could not be printed; lostLogged is when that was last logged.
 	lost       int
 	lostLogged time.Time
-	// The condition that was logged last, as logged returns it, and when.
+	// logged is the condition that was last logged, in the form of stateOf, and loggedAt is when.
 	logged   string
 	loggedAt time.Time
 }
@@ -41,7 +41,8 @@ func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p p
 	return &follower{generator: generator, cache: cache, flags: f, printer: p, log: log, began: time.Now()}
 }
 
-// follow prints every event that the flags select, until ctx ends or an event cannot be written.
+// follow prints the events that the flags select. It returns when ctx ends or writing fails, but a
+// full disk does not end it.
 func (f *follower) follow(ctx context.Context) error {
 	events := f.generator.Watch()
 	health := time.NewTicker(healthPeriod)
@@ -51,7 +52,7 @@ func (f *follower) follow(ctx context.Context) error {
 		case e := <-events:
 			err := f.print(e)
 			switch {
-			case errors.Is(err, syscall.ENOSPC): // the page and the metrics are needed then
+			case errors.Is(err, syscall.ENOSPC): // the disk is full: continue for page and metrics
 				f.noteLost(err)
 			case err != nil:
 				return fmt.Errorf("printing an event: %w", err)
@@ -64,7 +65,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// print prints an event if it is wanted.
+// print prints an event if the flags select it.
 func (f *follower) print(e *pleg.PodLifecycleEvent) error {
 	if !f.flags.filter.wants(e) {
 		f.others++
@@ -92,7 +93,8 @@ func (f *follower) noteLost(err error) {
 	}
 }
 
-// noteHealth logs the health at each change of its level, and at most every ten seconds if something else is wrong.
+// noteHealth logs the health each time its level changes. If something else about the health
+// changes, it logs at most every ten seconds.
 func (f *follower) noteHealth() {
 	c := plegz.NewCondition(f.generator)
 	now, state := time.Now(), stateOf(c)
@@ -111,7 +113,8 @@ func (f *follower) noteHealth() {
 
 var withTime = regexp.MustCompile(`\(for [^)]*\)|\d+ (other )?pods? (has|have) been inspected|[0-9.]+`)
 
-// stateOf returns the level of a condition and what is wrong, without what changes with time.
+// stateOf returns the level and the problem of a condition, without the numbers that change with
+// time.
 func stateOf(c plegz.Condition) string {
 	if c.Level == plegz.LevelOK {
 		return string(c.Level)
@@ -119,7 +122,7 @@ func stateOf(c plegz.Condition) string {
 	return string(c.Level) + " " + withTime.ReplaceAllString(c.Sentence, "")
 }
 
-// summarize logs a summary in one line.
+// summarize logs a one-line summary of the watch.
 func (f *follower) summarize() {
 	r := f.generator.HealthReport()
 	about := []any{"events", f.events, "took", roughly(time.Since(f.began)).String(), "healthy", r.Healthy}
@@ -135,7 +138,7 @@ func (f *follower) summarize() {
 	f.log.Info("Done", append(append(about, conditionOf(r)...), "runtime", r.Runtime)...)
 }
 
-// conditionOf returns the log's fields for a report.
+// conditionOf returns log fields for a health report: pods, stream and the stream's error.
 func conditionOf(r pleg.HealthReport) []any {
 	about := []any{"pods", r.Pods, "stream", r.Stream.State}
 	if r.Stream.Error != "" && r.Stream.State != pleg.StreamConnected {

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// The states of a sandbox. The states of a container are pleg's.
+// The states of a sandbox in the output. For a container's states the output uses pleg's names.
 const (
 	sandboxReady    = "ready"
 	sandboxNotReady = "not ready"
@@ -25,42 +25,44 @@ type line struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	PodUID    types.UID `json:"podUID"`
-	// Container is the container's name; empty for a sandbox, and for a PodSync unless it corrects how the
-	// container ended.
+	// Container is the container's name. It is empty for a sandbox, and for a PodSync that does not
+	// correct how a container ended.
 	Container   string                     `json:"container,omitempty"`
 	ContainerID string                     `json:"containerID,omitempty"`
 	Sandbox     bool                       `json:"sandbox,omitempty"`
 	Event       pleg.PodLifeCycleEventType `json:"event"`
-	// Initial is true if this had happened before the watch began.
+	// Initial is true if the event describes a change from before the watch began.
 	Initial bool `json:"initial,omitempty"`
 
-	// State comes from the cache or, if the cache has dropped a dead container, from the event. It
-	// is empty when the container or sandbox is gone.
+	// State comes from the cache. If the cache has dropped a dead container, State comes from the
+	// event. It is empty if the container or sandbox is gone.
 
 	State        string `json:"state,omitempty"`
-	IP           string `json:"ip,omitempty"` // of a sandbox
+	IP           string `json:"ip,omitempty"` // only for a sandbox
 	RestartCount int    `json:"restartCount,omitempty"`
-	// StartedAt and FinishedAt are the runtime's times of a container.
+	// StartedAt and FinishedAt are the container's times by the runtime's clock.
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	ExitCode   *int      `json:"exitCode,omitempty"` // of a container that has exited
+	ExitCode   *int      `json:"exitCode,omitempty"` // only for an exited container
 	Reason     string    `json:"reason,omitempty"`
-	// Unconfirmed is true if an exit event has reported the exit, and the runtime's status has not shown it yet.
+	// Unconfirmed is true if an exit event reported the exit, but the runtime's status does not
+	// show it yet.
 	Unconfirmed bool   `json:"unconfirmed,omitempty"`
 	Error       string `json:"error,omitempty"` // why the pod could not be inspected
 
 	// LagSeconds is the time from the runtime's own timestamp to the reading of the event. It is
-	// missing without a timestamp, as for sandboxes, and for what happened before the watch began.
+	// nil if the runtime has no timestamp, as for sandboxes, or if the event happened before the
+	// watch began.
 	LagSeconds *float64 `json:"lagSeconds,omitempty"`
-	// Cause is what made the generator look.
+	// Cause is the reason why the generator listed or inspected the pod.
 	Cause pleg.Cause `json:"cause"`
 
-	// happened is the runtime's time of the event; for a sandbox, of its creation.
+	// happened is the runtime's time of the event. For a sandbox it is the time of its creation.
 	happened time.Time
 }
 
-// describe returns the line of an event that was read now, with what the cache has of it. The
-// generator stores the status before it sends the event, so Get does not have to wait.
+// describe returns the output line of an event that was read at now, with the status from the
+// cache. The generator stores the status before it sends the event, so Get does not have to wait.
 func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.Time) line {
 	l := line{
 		Time: now, Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID,
@@ -85,8 +87,8 @@ func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.T
 	return l
 }
 
-// fillContainer fills in the container's status. last is the status in the event: if a death is
-// read late, the cache may have dropped the container.
+// fillContainer fills in the container's status. last is the status in the event, for the case that
+// the cache has already dropped a dead container.
 func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) {
 	s := last
 	if i := slices.IndexFunc(pod.ContainerStatuses, l.isOf); i >= 0 {
@@ -108,11 +110,11 @@ func (l *line) fillContainer(pod *pleg.PodStatus, last *pleg.Status) {
 	}
 }
 
-// isOf reports whether a status belongs to the line's container.
+// isOf reports whether s is the status of the line's container.
 func (l *line) isOf(s *pleg.Status) bool { return s.ID.ID == l.ContainerID }
 
-// fillSandbox fills in the sandbox's status. The runtime reports when it began to make
-// a sandbox, but not when it was ready, nor when it ended.
+// fillSandbox fills in the sandbox's status. The runtime reports when it created the sandbox, but
+// not when the sandbox became ready or ended.
 func (l *line) fillSandbox(pod *pleg.PodStatus) {
 	for _, s := range pod.SandboxStatuses {
 		if s.Id != l.ContainerID {
