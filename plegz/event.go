@@ -6,7 +6,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// event is an event as JSON; doc.go describes the fields.
+// event is an event in JSON form. doc.go describes the fields.
 type event struct {
 	Number      uint64                     `json:"number"`
 	Time        time.Time                  `json:"time"`
@@ -26,7 +26,7 @@ type event struct {
 	encoded []byte // the event as JSON
 }
 
-// newEvent describes an event that was read at now.
+// newEvent converts an event of the generator that was read at now.
 func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) *event {
 	v := &event{
 		Number: number, Time: now, ListedAt: e.ListedAt, PodUID: clip(string(e.ID)),
