@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// canceling is a fake runtime. If its context has ended, GetPods returns an error that is not the
-// context's.
+// canceling is a fake runtime. If the context has ended, its GetPods returns an error of its own,
+// not the context's error.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {

@@ -19,7 +19,7 @@ const (
 	cancelTimeout = 5 * time.Second
 	// callTimeout is the time within which every call must return.
 	callTimeout = 30 * time.Second
-	// startTakes is the tolerance for a FinishedAt before StartedAt. containerd sets StartedAt only
+	// startTakes limits how far FinishedAt may lie before StartedAt. containerd sets StartedAt only
 	// when the start has returned, and a container that exits at once has finished by then.
 	startTakes = time.Second
 	// streamLasts is the time for which a stream must stay open. The test's node must be quiet.
@@ -155,7 +155,7 @@ func (t *conformance) try(call string, limit time.Duration, f func()) bool {
 type answer[T any] struct {
 	value T
 	err   error
-	ok    bool // true if the call returned in time
+	ok    bool // true if the call returned in time and without a panic
 }
 
 // ask makes a call, which must return within callTimeout.

@@ -155,7 +155,7 @@ func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	})
 }
 
-// TestRuntime reports each of these runtimes, which are broken in one way each.
+// Each of these runtimes is broken in one way. TestRuntime must report the problem.
 func TestTestRuntimeFinds(t *testing.T) {
 	oops := errors.New("oops")
 	var calls atomic.Int32 // calls of the runtime under test

@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// checkPods checks a list without comparing it with others. It returns the valid pods: not nil,
-// with a UID that no earlier pod has.
+// checkPods checks a list without comparing it with others. It returns the valid pods. A pod is
+// valid if it is not nil and has a UID that no earlier pod has.
 func (t *conformance) checkPods(call string, pods []*pleg.Pod) []*pleg.Pod {
 	good := []*pleg.Pod{}
 	known := make(map[types.UID]bool)
@@ -104,7 +104,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 		times[c.name] = append(times[c.name], c.createdAt)
 	}
 	var placeBefore time.Time
-	newer := make(map[string]age) // by name, the previous container in the list
+	newer := make(map[string]age) // the previous container of each name
 	for i, c := range list {
 		place := times[c.name][0]
 		times[c.name] = times[c.name][1:]

@@ -80,7 +80,7 @@ func (t *conformance) watch(ctx context.Context, w *watch) {
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
-			w.refused = true // the panic is reported instead
+			w.refused = true // only the panic is reported
 			t.problem(w.call, "no panic", fmt.Sprintf("panic: %v", p),
 				"a broken stream would crash the agent")
 		}

@@ -172,8 +172,8 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	r.putLocked(&changed)
 }
 
-// changedLocked records that pod has replaced old. old is nil for a new pod, and pod is nil for a
-// removed pod. It updates the lives of the containers, and emits the events.
+// changedLocked updates the lives of the containers and emits the events after pod has replaced
+// old. old is nil for a new pod, and pod is nil for a removed pod.
 func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if old == pod {
 		return
@@ -224,7 +224,7 @@ func (l life) seen(state pleg.State, now time.Time) life {
 	}
 	switch state {
 	case pleg.ContainerStateRunning:
-		if l.startedAt.IsZero() || !l.finishedAt.IsZero() { // it is restarted with the same ID
+		if l.startedAt.IsZero() || !l.finishedAt.IsZero() { // the container restarts under the same ID
 			l = life{createdAt: l.createdAt, startedAt: now, restartCount: l.restartCount}
 		}
 	case pleg.ContainerStateExited:

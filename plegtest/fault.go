@@ -24,9 +24,9 @@ const (
 // AnyPod, as the pod of a fault, matches every call of the method.
 const AnyPod types.UID = ""
 
-// Fault describes a fault in calls to the fake Runtime. A call suffers the effects in the order of
-// the fields. If several faults match a call, they take effect in the order in which they were
-// injected. After the first error, the call returns it, and no later effect happens.
+// Fault describes a fault in calls to the fake Runtime. Its effects happen in the order of the
+// fields. If several faults match a call, they take effect in the order in which they were
+// injected. The call returns the first error, and no later effect happens.
 type Fault struct {
 	// Method is the affected method. If it is empty, all methods are affected.
 	Method Method
@@ -37,8 +37,8 @@ type Fault struct {
 	// Times is the number of calls that are affected. 0 means all calls until the fault is healed.
 	Times int
 
-	// Stale makes the call return the state from when it began. Otherwise a delayed or blocked call
-	// returns the state from when it ends.
+	// Stale makes the call return the state at the beginning of the call. Without Stale, a delayed
+	// or blocked call returns the state at its end.
 	Stale bool
 	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
 	// call returns the context's error at once.
@@ -165,20 +165,20 @@ func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
 }
 
-// Delay makes the calls of a method for a pod, or with AnyPod all of them, take d until healed. If
-// its context ends first, a call returns the context's error.
+// Delay makes the calls of a method for a pod take d until healed. With AnyPod, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
 }
 
-// Block makes the calls of a method for a pod, or with AnyPod all of them, block until healed. If
-// its context ends first, a call returns the context's error.
+// Block makes the calls of a method for a pod block until healed. With AnyPod, it affects all calls
+// of the method. If a call's context ends first, the call returns the context's error.
 func (r *Runtime) Block(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true})
 }
 
-// BlockIgnoringCancel makes the calls of a method for a pod, or with AnyPod all of them, block
-// until healed, even if their context ends.
+// BlockIgnoringCancel makes the calls of a method for a pod block until healed, even if their
+// context ends. With AnyPod, it affects all calls of the method.
 func (r *Runtime) BlockIgnoringCancel(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true, IgnoreCancel: true})
 }

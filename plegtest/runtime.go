@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Runtime is a fake container runtime. The test sets its pods. It implements [pleg.Runtime],
+// Runtime is a fake container runtime with pods that the test sets. It implements [pleg.Runtime],
 // [pleg.PodGetter], [pleg.EventSource] and [pleg.ExitSource]. Its methods are safe for concurrent
 // use. It starts no goroutine.
 //
@@ -148,8 +148,8 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return pod, nil
 }
 
-// GetPodStatus returns the status that SetStatus set. Otherwise it returns a status of the pod's
-// present state. The status of a removed pod contains no containers.
+// GetPodStatus returns the status that SetStatus has set for the pod. If there is none, it makes a
+// status from the pod's present state. The status of a removed pod contains no containers.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("GetPodStatus of a nil pod")

@@ -32,8 +32,8 @@ const (
 )
 
 const (
-	// maxVerdictBytes is the default limit of node-problem-detector for a plugin's output. It cuts
-	// the rest off, by bytes and not by characters.
+	// maxVerdictBytes is the default limit of node-problem-detector for the output of a plugin.
+	// node-problem-detector cuts longer output after this many bytes, even within a character.
 	maxVerdictBytes = 80
 	// checkTimeout limits a check. node-problem-detector kills a plugin after 5 s and reports
 	// "unknown". A check that ends earlier can report a stuck runtime as unhealthy.
@@ -89,7 +89,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 		return unknown("the agent does not answer: " + ending(err.Error()))
 	}
 	defer resp.Body.Close()
-	// After the connection has switched protocols, the end of ctx does not close it.
+	// If the agent switches protocols, the end of ctx no longer closes the connection.
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	var report agentReport
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
@@ -119,8 +119,8 @@ type agentReport struct {
 }
 
 // trouble describes the worst problem of a report in a few words, because the report's own sentence
-// is too long for a verdict. It starts with the pod and the container, so that fit cuts off only
-// what follows.
+// is too long for a verdict. The pod and the container come first, so that fit does not cut them
+// off.
 func trouble(r *agentReport, now time.Time) string {
 	since := func(t time.Time) string {
 		if t = t.UTC(); now.Sub(t) > 12*time.Hour {
@@ -206,7 +206,8 @@ func runtimeTrouble(err error, named bool, within time.Duration) verdict {
 
 func unknown(text string) verdict { return verdict{exitUnknown, fit(text)} }
 
-// ending shortens an error that is too long for a verdict to its end, which contains the cause.
+// ending returns the last part of an error that is too long for a verdict. The last part contains
+// the cause.
 func ending(text string) string {
 	const most = 45
 	if len(text) <= most {

@@ -70,7 +70,7 @@ func TestCheckAgent(t *testing.T) {
 	defer agent.Close()
 	address := agent.Listener.Addr().String()
 	healthz := func(r agentReport) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz answers
+		return func(w http.ResponseWriter, _ *http.Request) { // answers as plegz.Healthz does
 			if !r.Healthy {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}

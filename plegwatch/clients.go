@@ -53,8 +53,8 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// excessLocked returns the oldest connection of a kind, busy or waiting, if that kind has too many
-// open connections. Otherwise it returns nil.
+// excessLocked returns the oldest busy connection if too many connections are busy. If busy is
+// false, it does the same for waiting connections. Otherwise it returns nil.
 func (c *clients) excessLocked(busy bool) (first *client) {
 	n, most := 0, maxWaiting
 	if busy {

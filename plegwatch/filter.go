@@ -99,7 +99,7 @@ func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
 	return "", fmt.Errorf("there is no event %q: Started, Died, Removed or PodSync", s)
 }
 
-// eventText returns the name of an event type in the table.
+// eventText returns an event type as the table prints it.
 func eventText(e pleg.PodLifeCycleEventType) string {
 	return strings.TrimPrefix(string(e), "Container")
 }

@@ -90,8 +90,8 @@ type flags struct {
 	version   bool
 }
 
-// parseFlags parses the command line. If the flags name no endpoint or no node, it reads them from
-// the environment.
+// parseFlags parses the command line. If a flag for the endpoint or the node's name is missing, it
+// uses crictl's settings or the host's name.
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	f := flags{output: outputText, logFormat: logText, exits: cri.DefaultExitsDir}
 	fs := newFlagSet(&f)
@@ -209,7 +209,7 @@ func crictlEndpoint(file io.Reader) (string, error) {
 	return config.Endpoint, err
 }
 
-// explain adds to a runtime's error which variable or file named the endpoint.
+// explain adds the variable or file that named the endpoint to a runtime's error.
 func (f *flags) explain(err error) error {
 	if f.namedBy == "" {
 		return err
@@ -276,7 +276,7 @@ func (e *exitEvents) Set(s string) error {
 	return nil
 }
 
-// option returns the runtime's option for this setting.
+// option returns the option of package cri for this setting.
 func (e *exitEvents) option() cri.Option {
 	if *e == "" {
 		return cri.WithoutExitEvents()
@@ -284,8 +284,9 @@ func (e *exitEvents) option() cri.Option {
 	return cri.WithExitsDir(string(*e))
 }
 
-// since selects which pods and containers of the start are printed: those that started or ended
-// after a time, or within a duration before the start. The zero value selects none.
+// since selects which of the pods and containers that exist at the start are printed: those that
+// started or ended after a time, or within a duration before the start. The zero value selects
+// none.
 type since struct {
 	at  time.Time
 	ago time.Duration

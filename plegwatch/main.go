@@ -44,7 +44,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
 		stop() // from now on, a signal ends the program at once
-		// If nobody reads stdout or stderr, a write can block the program for ever.
+		// If nobody reads stdout or stderr, a write can block for ever. So exit after endGrace.
 		time.AfterFunc(endGrace, func() { os.Exit(exitFailed) })
 	})
 	// If the reader of stdout closes the pipe, as head does, the write fails and the watch ends in

@@ -191,7 +191,7 @@ func TestSilentSocket(t *testing.T) {
 	}
 }
 
-// If a signal comes while plegwatch still connects to the runtime, the exit code is 0.
+// If a signal comes while plegwatch is still connecting to the runtime, the exit code is 0.
 func TestSignalWhileConnecting(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)

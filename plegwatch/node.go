@@ -16,9 +16,9 @@ const setUp = 80 * time.Millisecond
 // stuckAfter is the time after which the simulated runtime gets stuck on one container.
 const stuckAfter = 4 * time.Second
 
-// startNode starts a simulated runtime in this process and returns its socket. Within ten seconds
-// its pods go through every kind of event. After stuckAfter, the runtime gets stuck on one
-// container.
+// startNode starts a simulated runtime in this process and returns its socket. Within ten seconds,
+// its pods start, crash, restart, complete and are removed. After stuckAfter, the runtime gets
+// stuck on one container.
 func startNode() (endpoint string, stop func(), err error) {
 	s, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {

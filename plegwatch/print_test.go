@@ -89,7 +89,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		want       int
 		lag, cause bool
 	}{
-		{100, "OOMKilled", 99, true, true}, // the cause "initial" would need one more column
+		{100, "OOMKilled", 99, true, true}, // 99 columns are enough here; the cause "initial" needs 100
 		{99, "OOMKilled", 99, true, false},
 		{91, "OOMKilled", 91, true, false},
 		{80, "OOMKilled", 80, false, false},
@@ -97,7 +97,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		{100, "ContainerCannotRunAtAll", 99, true, true},
 		{60, "OOMKilled", 60, false, false},
 		{211, "OOMKilled", 210, true, true},
-		{30, "OOMKilled", 59, false, false}, // narrower than a line can be: the line wraps
+		{30, "OOMKilled", 59, false, false}, // the terminal is too narrow, so the line wraps
 		{0, "OOMKilled", 99, true, true},    // the terminal does not report its width
 	} {
 		var b strings.Builder
@@ -217,8 +217,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("a pod that is gone: %+v", got)
 	}
 
-	// The event of the death is read late: the cache has dropped the container, so the line takes
-	// its status from the event.
+	// Here the event of the death is read after the pod was removed. The cache has dropped the
+	// container, so the line takes its status from the event.
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
 	_ = g.Relist(t.Context())
 	rt.ExitContainer(uid, "nginx", 1, "Error")

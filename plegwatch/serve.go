@@ -41,7 +41,7 @@ type server struct {
 	log  *slog.Logger
 	ctx  context.Context    // the context of all requests
 	end  context.CancelFunc // ends ctx
-	http []*http.Server     // one for each address, because each server limits its clients
+	http []*http.Server     // one for each address, each with its own limit of clients
 	work sync.WaitGroup     // one goroutine for each address
 }
 

@@ -269,7 +269,7 @@ func TestAnswersAreShared(t *testing.T) {
 			}
 		}
 	}
-	if made > 4 { // one for each of two encodings; twice as many if a second passed meanwhile
+	if made > 4 { // one for each of two encodings, or twice as many if a second has passed
 		t.Errorf("400 requests led to %d answers", made)
 	}
 }

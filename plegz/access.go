@@ -22,7 +22,7 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 	return why, code
 }
 
-// refusalAnywhere makes the checks of refusal except the check of the path.
+// refusalAnywhere works like refusal, but allows every path.
 func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -65,8 +65,8 @@ func (o *options) hostAllowed(r *http.Request) bool {
 		slices.ContainsFunc(o.hosts, func(h string) bool { return h == AnyHost || strings.EqualFold(h, host) })
 }
 
-// crossSite reports whether a page of another site made the request. Following a link on such a
-// page is allowed, because the page cannot read the answer.
+// crossSite reports whether a page of another site made the request. It returns false if the viewer
+// followed a link on such a page, because that page cannot read the answer.
 func crossSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -83,8 +83,8 @@ func crossSite(r *http.Request) bool {
 }
 
 // ownPath reports whether the path is exactly the one at which the handler is registered. If a mux
-// passed the request, its pattern names that path. Otherwise the path must be the root, which is
-// what http.StripPrefix leaves.
+// passed the request, the request's pattern names that path. Otherwise the path must be the root,
+// as after http.StripPrefix.
 func ownPath(r *http.Request) bool {
 	if r.URL.Path == "" || r.URL.Path == "/" {
 		return true

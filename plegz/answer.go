@@ -63,9 +63,8 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the last change before a position. It refuses a position if
-// the history has since forgotten a removed item, because the client could not learn of that
-// removal.
+// resumeLocked returns the change number in a position. It refuses the position if an item that was
+// removed later is already forgotten, because the client could not learn of that removal.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
@@ -76,7 +75,7 @@ func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 }
 
 // writeJSON writes the answer as JSON. The parts are encoded already, so they are not copied for
-// each client. w stores a write error and returns it from Flush.
+// each client. A write error is kept in w until Flush.
 func (a *answer) writeJSON(w *bufio.Writer) {
 	head := encoded(a.head)
 	_, _ = w.Write(head[:len(head)-1])

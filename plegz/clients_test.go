@@ -97,8 +97,8 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// Clients that send a request slowly, or never finish its body, are refused. They do not use up
-// what other clients need.
+// Clients that send a request slowly, or never finish its body, are refused. Other clients are
+// still answered.
 func TestSlowRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		request string

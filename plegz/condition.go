@@ -54,8 +54,8 @@ type condition struct {
 // slowCall is the time after which an unanswered list is reported as stuck.
 const slowCall = 10 * time.Second
 
-// newCondition describes a report in words, as of now. It finds the pods of the report's calls and
-// failures in pods.
+// newCondition describes a report in words, as of now. pods are the listed pods; they contain the
+// names and IDs for the report's calls and failing pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	notes := troubles(&r, now)
@@ -201,7 +201,7 @@ func forLong(since, attempt, now time.Time) string {
 	return text + ")"
 }
 
-// openList returns the oldest open call that is not about a pod, which is a full list.
+// openList returns the oldest open call that is not about a pod. Such a call is a full list.
 func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 	i := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool { return c.PodUID == "" && c.Object == "" })
 	if i < 0 {

@@ -247,8 +247,8 @@ func TestManyStuckPods(t *testing.T) {
 	})
 }
 
-// The sentence counts the failing pods. The notes and the text report the other problems, and the
-// text also the backlog of the subscribers.
+// The sentence counts the failing pods. The notes and the text report the other problems. The text
+// also reports the backlog of the subscribers.
 func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

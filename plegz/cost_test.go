@@ -55,8 +55,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A handler costs the generator nothing before its first request, and nothing again some time after
-// its last client has left.
+// Before its first request, a handler costs the generator nothing. Eleven minutes after its last
+// request, it again costs nothing.
 func TestUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -23,8 +23,8 @@ type document struct {
 	body     []byte
 }
 
-// staleAfter is the maximum age of a cached document. Ages in a document are as of when it was
-// made.
+// staleAfter is the maximum age of a cached document. The ages in a document are not updated after
+// it was made.
 const staleAfter = time.Second
 
 // document returns the whole state in a format.

@@ -18,7 +18,8 @@ func shownTime(t time.Time) time.Time {
 }
 
 // encoded returns v as JSON, and escapes characters that control a terminal. Marshalling cannot
-// fail: shownTime has removed times that JSON cannot express, and meanSince such numbers.
+// fail: shownTime has removed times that JSON cannot express. meanSince has removed numbers that
+// JSON cannot express.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -38,7 +38,7 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// The test compares the text and the JSON of a node with golden files. Of its five pods, one runs,
+// The test compares the text and the JSON of a node with golden files. One pod of the node runs,
 // one crashed and was restarted, one was removed, one has an unconfirmed exit, and the inspection
 // of one is stuck.
 func TestGolden(t *testing.T) {

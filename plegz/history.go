@@ -13,8 +13,8 @@ import (
 )
 
 // history is the state of the node, present and past, as the page shows it. Each item stores the
-// number of its last change, so that since can return the newer items. history uses no clock and no
-// goroutine.
+// number of its last change. With these numbers, the method since finds newer items. history uses
+// no clock and no goroutine.
 type history struct {
 	entries int  // maximum number of events, and of removed containers and pods together
 	labels  bool // true if pods are shown with labels and annotations
@@ -23,7 +23,7 @@ type history struct {
 	number      uint64 // number of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
-	goneThrough uint64     // items that were removed up to this number are forgotten
+	goneThrough uint64     // removed items up to this number are forgotten
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
@@ -282,7 +282,7 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 			cmp.Compare(a.name, b.name), cmp.Compare(b.gone, a.gone), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
-		// For a stale record, a later show encodes the pod and numbers the change.
+		// If the record is stale, show will later encode the pod and number the change.
 		if r.forgot && !r.stale {
 			h.encode(r)
 		}

@@ -120,8 +120,8 @@ func TestPresentPodsComeFirst(t *testing.T) {
 	})
 }
 
-// A list can show the end of a container before its event is read. The event then does not report
-// the end again, but adds the exit code.
+// A list can show the end of a container before the event of that end is read. The event then does
+// not report the end again, but adds the exit code.
 func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)

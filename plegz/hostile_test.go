@@ -144,7 +144,8 @@ func TestLongNamesInText(t *testing.T) {
 	})
 }
 
-// Labels and annotations are shown only with WithLabels. Long ones, and more than 50, are cut.
+// Labels and annotations are shown only with WithLabels. Long texts are cut, and only the first 50
+// are shown.
 func TestLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, opts := range [][]plegz.Option{nil, {plegz.WithLabels()}} {

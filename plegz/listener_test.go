@@ -52,7 +52,8 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
-	// A deadline in fake time, because synctest detects no deadlock while a generator runs.
+	// The deadline ends a blocked test, because synctest detects no deadlock while a generator
+	// runs.
 	_ = client.SetDeadline(time.Now().Add(time.Hour))
 	l.connections <- loopback{server}
 	return client

@@ -18,7 +18,7 @@ type options struct {
 	links   []string
 	labels  bool
 	hosts   []string        // Host headers that other machines may send; empty: this machine only
-	record  context.Context // history is recorded until it ends; nil: only after requests
+	record  context.Context // history is recorded until this context ends; nil: only after requests
 	history int
 }
 
@@ -52,8 +52,8 @@ func WithLinks(paths ...string) Option {
 	}
 }
 
-// WithLabels adds the labels and annotations of pods to the answers. They may contain secrets. By
-// default they are left out.
+// WithLabels adds the labels and annotations of pods to the answers. Labels and annotations may
+// contain secrets. By default they are left out.
 func WithLabels() Option { return func(o *options) { o.labels = true } }
 
 // AnyHost, as a host of WithRemoteAccess or Guard, allows every Host header. Then, by DNS

@@ -12,9 +12,9 @@ import (
 var pageFiles embed.FS
 
 // page is the HTML document with its Content-Security-Policy. The document includes its styles and
-// scripts, so it works under any path. The policy allows the browser to run only these.
+// scripts, so it works under any path. The policy allows only these styles and scripts.
 var page = newPage(func(name string) string {
-	b, _ := pageFiles.ReadFile("page/" + name) // TestPage finds a missing file
+	b, _ := pageFiles.ReadFile("page/" + name) // TestPage fails if a file is missing
 	return string(b)
 })
 

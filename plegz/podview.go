@@ -76,8 +76,8 @@ type observed struct {
 	err     string          // the error of the last inspection
 }
 
-// lives returns the listed containers and sandboxes by ID. ended contains times of exits, for
-// containers whose status does not contain one.
+// lives returns the listed containers and sandboxes by ID. ended contains the exit times of
+// containers whose status contains none.
 func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	statuses := make(map[string]*pleg.Status)
 	if o.status != nil {
@@ -101,7 +101,7 @@ func (o observed) lives(ended map[string]time.Time) map[string]*life {
 }
 
 // newLife describes a listed container. It takes the state from the list and the times from the
-// status, which may be nil. If the status does not contain the time of the exit, it uses ended.
+// status, which may be nil. If the status contains no time of the exit, newLife uses ended.
 func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
 	l := life{
 		ID: clip(c.ID.ID), Name: clip(c.Name), State: c.State, Restarts: int(c.Attempt), Image: clip(c.Image),

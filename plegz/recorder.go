@@ -101,7 +101,7 @@ func newEpoch() string {
 }
 
 // record runs the recording. The recording ends recordFor after the last request, but not while the
-// context of WithRecording is active. It is the recorder's only goroutine.
+// context of WithRecording is active. record runs in the recorder's only goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
@@ -180,8 +180,8 @@ func (r *recorder) observe() {
 	r.announceLocked()
 }
 
-// observeLocked updates the history with the present pods. It may hold mu meanwhile, because the
-// generator's loop never waits for mu.
+// observeLocked updates the history with the present pods. It may call the generator while it holds
+// mu, because the generator's loop never waits for mu.
 func (r *recorder) observeLocked() {
 	failing := make(map[types.UID]pleg.FailingPod)
 	for _, f := range r.history.condition.report.FailingPods {

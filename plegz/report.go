@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// report is the answer of Healthz: the Condition and the health report. The calls and pods in it
-// also contain names for a search on the node.
+// report is the answer of Healthz: the Condition and the health report. Its calls and pods also
+// contain the names and IDs by which they can be found on the node.
 type report struct {
 	Condition
 	pleg.HealthReport
@@ -43,8 +43,8 @@ type whereabouts struct {
 	SandboxID   string `json:"sandboxID,omitempty"`
 }
 
-// newReport returns the clipped report. It adds the names and IDs that pods contains for the
-// report's calls and failing pods.
+// newReport returns the clipped report. It looks up the report's calls and failing pods in pods,
+// and adds their names and IDs.
 func newReport(c *condition, pods []*pleg.Pod) *report {
 	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))

@@ -23,7 +23,8 @@ type sample struct {
 	encoded []byte // the sample as JSON
 }
 
-// newSample returns a sample with the values of a health report. read adds those of the metrics.
+// newSample returns a sample with the values of a health report. The method read adds the values of
+// the metrics.
 func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	s := &sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
 	if !r.LastRelist.IsZero() {

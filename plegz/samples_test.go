@@ -34,7 +34,7 @@ func TestDurations(t *testing.T) {
 		calls := prometheus.NewHistogramVec(
 			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."},
 			[]string{"operation_type"})
-		calls.WithLabelValues("container_status").Observe(100) // from before the recording
+		calls.WithLabelValues("container_status").Observe(100) // before the recording, so not counted
 		n := newMeasuredNode(t, calls)
 		n.pass(500 * time.Millisecond) // so that samples and lists do not coincide
 		n.get("/")

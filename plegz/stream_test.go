@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// An open stream receives only changes, and keeps the recording running, even across a Stop and a
-// Start.
+// After its first message, a stream receives only changes. It keeps the recording running, even
+// across a Stop and a Start.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// stream is a client of the stream and stores the messages that it received.
+// stream is a test client of the handler's stream. It stores the messages that it received.
 type stream struct {
 	header   http.Header
 	messages chan []byte

@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// viewer is a client of the stream that applies messages as the page does.
+// viewer is a test client of the handler's stream. It applies messages as the page does.
 type viewer struct {
 	pods     map[string]viewedPod
 	position string

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// eventHub delivers events to the readers in the way of the server's model.
+// eventHub delivers events to the readers as the server's model does.
 type eventHub struct {
 	habits  habits        // set once by newEventHub
 	clock   clock.Clock   // set once by newEventHub
@@ -41,10 +41,10 @@ type eventHub struct {
 	window  int
 	waiting []*runtimeapi.ContainerEventResponse // events that wait until the window is full
 	stats   serverconfig.EventStats
-	since   time.Time // when the event came that is being enqueued now; zero if there is none
+	since   time.Time // when the event that is now being enqueued arrived; zero if there is none
 }
 
-// breakage ends all streams that are open at one time.
+// breakage ends all streams that are open when it happens.
 type breakage struct {
 	broken chan struct{} // closed to end the streams
 	err    error         // the error with which the streams end; set before broken is closed

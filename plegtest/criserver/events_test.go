@@ -150,7 +150,7 @@ func TestEventsContainerd2(t *testing.T) {
 	if _, err := fourth.Recv(); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
-	// The server notices only at the next event that the reader is gone. That event is lost.
+	// The server notices that the reader is gone only at the next event, which is lost.
 	sent := 0
 	waitUntil(t, func() bool {
 		s.RunPod(criserver.PodConfig{})
@@ -171,7 +171,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{}))
 	}
 	watchEvents(t, t.Context(), s, dial(t, s), 1)
-	s.Freeze() // fills the reader's buffer and keeps it full
+	s.Freeze() // from now on, the reader's buffer fills up and stays full
 	filling := make(chan struct{})
 	go func() {
 		defer close(filling)
@@ -182,7 +182,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().LongestEnqueue > 20*time.Millisecond })
 	removals := make(chan error, tries)
 	seen := false
-	for i := 0; i < tries && !seen; i++ { // another try, if the buffer was not full yet
+	for i := 0; i < tries && !seen; i++ { // tries again if the buffer was not full yet
 		uid := types.UID(fmt.Sprint(i))
 		pod := s.Sandboxes(uid)[0]
 		go func() { removals <- s.RemovePodSandbox(pod) }()
@@ -321,7 +321,7 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 }
 
 // On CRI-O, a reader that does not read blocks the events of all readers, but no other calls. When
-// it is gone, the other readers receive the events in the channel.
+// that reader is gone, the other readers receive the events in the channel.
 func TestEventsCRIOStallsForAll(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO),
 		serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 10}))
@@ -395,7 +395,7 @@ func TestEventsPayload(t *testing.T) {
 	}
 }
 
-// During an outage, all events are lost, including events that were held when it began.
+// During an outage, all events are lost, including events that were held when the outage began.
 func TestEventsAreLostWhileDown(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model))
@@ -417,7 +417,7 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 			t.Errorf("model %d: %s", model, diff)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
-		s.Down() // even if its events have not been read
+		s.Down() // although clients may not have read the events yet
 	}
 }
 

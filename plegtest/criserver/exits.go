@@ -35,8 +35,8 @@ func (s *Server) sendTaskExit(e serverconfig.TaskExit) {
 	s.exits.send(exitTopic, encodeTaskExit(e))
 }
 
-// madeUpPID returns the PID of a container or sandbox without a PID in its ContainerConfig. The
-// number is larger than any PID of Linux.
+// madeUpPID returns a PID for a container or sandbox whose configuration sets none. It is larger
+// than any PID that Linux assigns.
 func madeUpPID(id string) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(id)) // writing to a hash cannot fail

@@ -13,10 +13,10 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// Fault describes a fault in RPCs to the CRI server. A call suffers the effects in the order of the
-// fields. If several faults match a call, they take effect in the order in which they were
-// injected. After the first error, the call returns it, and no later effect happens. Edit, Padding
-// and Raw change the answer, so they come after the Delay and Block of all faults.
+// Fault describes a fault in RPCs to the CRI server. Its effects happen in the order of the fields.
+// If several faults match a call, they take effect in the order in which they were injected. The
+// call returns the first error, and no later effect happens. Edit, Padding and Raw change the
+// answer, so they come after the Delay and Block of all faults.
 type Fault struct {
 	// Method is the affected RPC, such as "ContainerStatus". If it is empty, all RPCs are affected.
 	Method string
@@ -32,9 +32,9 @@ type Fault struct {
 	// Block makes the call block until the fault is healed. If the context ends or the server stops
 	// first, the call returns an error.
 	Block bool
-	// BreakAfter is the number of messages of a stream that are sent before the stream breaks. It
-	// breaks by Err or Cut, or ends without an error if neither is set. If BreakAfter is 0, Err and
-	// Cut apply before the first message.
+	// BreakAfter is the number of messages of a stream that are sent before the stream breaks. The
+	// stream breaks with Err or Cut. If neither is set, it ends without an error. If BreakAfter is
+	// 0, Err and Cut apply before the first message.
 	BreakAfter int
 	// Cut makes the server close all its connections instead of answering.
 	Cut bool
@@ -92,14 +92,14 @@ func (s *Server) Fail(method, object string, err error) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Err: err})
 }
 
-// Delay makes the calls that name an object, or all calls if object is empty, take d until healed.
-// If its context ends first, a call returns the context's error.
+// Delay makes the calls that name an object take d until healed. If object is empty, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Delay: d})
 }
 
-// Block makes the calls that name an object, or all calls if object is empty, block until healed.
-// If its context ends first, a call returns the context's error.
+// Block makes the calls that name an object block until healed. If object is empty, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (s *Server) Block(method, object string) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Block: true})
 }

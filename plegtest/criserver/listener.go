@@ -59,7 +59,7 @@ func (l *gatedListener) gate() <-chan struct{} {
 	return l.thawed
 }
 
-// cut closes all connections without notice to the clients.
+// cut closes all connections abruptly.
 func (l *gatedListener) cut() {
 	l.mu.Lock()
 	conns := make([]*gatedConn, 0, len(l.conns))
@@ -68,7 +68,7 @@ func (l *gatedListener) cut() {
 	}
 	l.mu.Unlock()
 	for _, c := range conns {
-		_ = c.Close() // the client learns of it from the kernel
+		_ = c.Close() // the kernel notifies the client
 	}
 }
 
@@ -91,7 +91,7 @@ type connAddr struct {
 	conn *gatedConn
 }
 
-// isFirst reports whether the present call is the first on the connection.
+// isFirst returns true the first time that it is called for the connection.
 func (c *gatedConn) isFirst() bool { return !c.called.Swap(true) }
 
 func (c *gatedConn) Read(p []byte) (int, error) {

@@ -22,13 +22,13 @@ const (
 	// disconnection and holds the events.
 	//
 	// The last event of a sandbox comes before the sandbox disappears from the list. Like every
-	// containerd, the server also offers containerd's own event stream. It reports exits before CRI
-	// shows them.
+	// containerd, the server also offers containerd's own event stream. That stream reports exits
+	// before CRI shows them.
 	Containerd2 Model = iota
 	// Containerd17 is containerd 1.7. All readers share one buffer of 1000 events, and only one of
 	// them receives each event. While the buffer is full, events are dropped. The call of a
-	// disconnected reader lasts until it takes one more event, which is lost. Lists cannot be
-	// streamed.
+	// disconnected reader lasts until the server sends one more event to that reader. That event is
+	// lost. Lists cannot be streamed.
 	Containerd17
 	// Containerd16 is containerd 1.6. It answers Unimplemented to requests for events and streaming
 	// lists. It answers NotFound if the object to stop does not exist. It knows the exit codes of
@@ -55,7 +55,7 @@ const (
 // habits describes the behaviour of a model.
 type habits struct {
 	name, version  string
-	crio           bool       // behaves as CRIO's comment says, except for events
+	crio           bool       // true for the models of CRI-O; see CRIO
 	missingIsError bool       // true if stopping a missing object is an error
 	refusal        codes.Code // the error code for creating a container in a stopped sandbox
 	knowsExits     bool       // true if exit codes from an outage are known later

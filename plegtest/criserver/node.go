@@ -115,7 +115,7 @@ type simContainer struct {
 	status *runtimeapi.ContainerStatus
 }
 
-// simPod contains the counters of a pod. They outlive its single sandboxes.
+// simPod contains the counters of a pod. The counters outlive the pod's single sandboxes.
 type simPod struct {
 	sandboxes   int
 	nextAttempt uint32

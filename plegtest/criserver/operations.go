@@ -143,8 +143,8 @@ func (c controls) OOMKill(containerID string) error {
 
 // KillContainer kills a running container with exit code 137, like a client's StopContainer without
 // a grace period. With containerd, it does not change a container that is not running. With CRI-O,
-// a container that was not started exits with code 2. An exited container gets a new finish time,
-// without an event.
+// a container that was not started exits with code 2, and an exited container gets a new finish
+// time without an event.
 func (s *Server) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -179,7 +179,7 @@ func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 
 // RestartContainer starts a successor of a container: a new container with the same name and
 // sandbox, and a restart count that is higher by one. If the old container is running, it is killed
-// first. It stays until it is removed.
+// first. The old container stays until it is removed.
 func (s *Server) RestartContainer(containerID string) (newID string, err error) {
 	if err := s.KillContainer(containerID); err != nil {
 		return "", err

@@ -174,7 +174,7 @@ func (s *Server) Up() error {
 	s.hub.up()
 	go func() {
 		defer close(up.done)
-		_ = up.grpc.Serve(up.listener) // returns nil after Stop, and does not fail otherwise
+		_ = up.grpc.Serve(up.listener) // nil after Stop; nothing else ends Serve
 	}()
 	s.setServing(up)
 	return nil
@@ -207,7 +207,7 @@ func (s *Server) Thaw() {
 	}
 }
 
-// CutConnections closes all connections without notice to the clients. The server stays up.
+// CutConnections closes all connections abruptly. The server stays up.
 func (s *Server) CutConnections() {
 	if up := s.serving(); up != nil {
 		up.listener.cut()

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The two clocks for mainThread. On a busy machine the thread waits for a CPU, so wallTime is
-// larger than cpuTime.
+// mainThread can use these two clocks. On a busy machine the thread waits for a CPU, so wallTime
+// measures more than cpuTime.
 const (
 	cpuTime  = performance.EnableTimeDomainThreadTicks
 	wallTime = performance.EnableTimeDomainTimeTicks

@@ -22,7 +22,8 @@ func TestLargePodIsDrawn(t *testing.T) {
 	}
 }
 
-// A container that the node forgets before the page first reads it gets no row.
+// If the node has already forgotten a container when the page receives it, the container gets no
+// row.
 func TestForgottenContainerHasNoRow(t *testing.T) {
 	n, tab := open(t, nil)
 	run(t, n, "web-0")

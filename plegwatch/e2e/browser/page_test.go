@@ -93,7 +93,7 @@ func TestDeathShowsWithinASecond(t *testing.T) {
 }
 
 // While a call is stuck, the page's sentence names the call and its pod, and the pod's lane shows
-// the pod as stuck. Both end when the call is answered.
+// the pod as stuck. After the call is answered, sentence and lane are normal again.
 func TestStuckCallIsNamed(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
@@ -128,9 +128,8 @@ func TestUnconfirmedExitShows(t *testing.T) {
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
 }
 
-// If a pod ends and a pod with the same name begins later, the two pods share a row. This is so
-// even while the runtime still lists the first pod. Rows of removed pods come last. The detail
-// shows both pods.
+// A pod shares its row with an earlier pod of the same name that has ended, even if the runtime
+// still lists the earlier pod. Rows of removed pods come last. The detail shows both pods.
 func TestSuccessorSharesARow(t *testing.T) {
 	n, tab := open(t, nil)
 	etcd := func(uid types.UID) (sandbox, container string) {
@@ -294,8 +293,8 @@ func TestHiddenTabHasNoStream(t *testing.T) {
 	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
-// If the server refuses a viewer, the page shows the reason. It loads the node as soon as the
-// server accepts the viewer.
+// If the server refuses a viewer, the page shows the reason. When the server accepts the viewer,
+// the page shows the node.
 func TestRefusedViewerIsTold(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)

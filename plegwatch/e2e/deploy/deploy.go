@@ -1,4 +1,4 @@
-// Package deploy reads the files in plegwatch/deploy/. Its own tests and those of package live use
+// Package deploy reads the files in plegwatch/deploy/. The tests of packages deploy and live use
 // it.
 package deploy
 

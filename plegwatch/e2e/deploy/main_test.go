@@ -49,8 +49,8 @@ func startAgent(t *testing.T, name string, args ...string) *proctest.Process {
 	return p
 }
 
-// eventually waits until missing returns "". After patience it fails with what missing last
-// returned.
+// eventually waits until missing returns "". If that takes longer than patience, the test fails
+// with the last text from missing.
 func eventually(t *testing.T, missing func() string) {
 	t.Helper()
 	last := ""

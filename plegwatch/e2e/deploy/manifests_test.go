@@ -137,8 +137,9 @@ func TestProbes(t *testing.T) {
 		port := m.DaemonSet.Spec.Template.Annotations["prometheus.io/port"]
 		claim(t, c.Ports[0].ContainerPort == 10271 && port == "10271", "one port")
 		claim(t, c.Args[1] == "--listen=0.0.0.0:"+port, "the port is listened on")
-		// An agent is unhealthy 3 minutes after its last list. If the kubelet restarted it then,
-		// the operator would lose the agent's history of the fault.
+		// An agent is unhealthy 3 minutes after its last list. If the kubelet restarted the agent
+		// then, the agent's history of the fault would be lost. So the liveness probe must wait
+		// longer.
 		l := c.LivenessProbe
 		claim(t, l.PeriodSeconds*l.FailureThreshold >= 15*60, "the liveness probe leaves a quarter of an hour")
 	})

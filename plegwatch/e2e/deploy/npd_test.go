@@ -18,7 +18,8 @@ import (
 )
 
 // npdConfig contains the fields that node-problem-detector reads from a custom plugin's
-// configuration. It ignores unknown fields, so this test must find misspelt ones.
+// configuration. node-problem-detector ignores unknown fields. The test rejects unknown fields, to
+// find misspelt ones.
 type npdConfig struct {
 	Plugin       string `json:"plugin"`
 	PluginConfig struct {
@@ -90,7 +91,8 @@ func runRule(t *testing.T, c *npdConfig, r *npdRule) (code int, says string) {
 }
 
 // The rules for an agent and for a runtime both give results that node-problem-detector
-// understands. They answer before its timeout, and within its limit of output.
+// understands. Both rules end before the timeout, and node-problem-detector does not cut their
+// output.
 func TestNodeProblemDetector(t *testing.T) {
 	for name, asksAgent := range map[string]bool{"pleg.json": true, "runtime.json": false} {
 		t.Run(name, func(t *testing.T) {

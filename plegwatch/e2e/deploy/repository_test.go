@@ -40,8 +40,8 @@ type workflow struct {
 }
 
 // Workflows refer to actions by commit hash, because a tag can be moved. A workflow that a branch
-// or a fork can start may only read the repository. Only in workflows for tags may a job have more
-// rights.
+// or a fork can start may only read the repository. A job may have more rights only in a workflow
+// that a pushed version tag starts.
 func TestWorkflows(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(Root(), ".github", "workflows", "*"))
 	if err != nil || len(files) == 0 {

@@ -24,8 +24,8 @@ func unitPath() string {
 	return filepath.Join(Root(), "plegwatch", "deploy", "systemd", "plegwatch.service")
 }
 
-// unit returns the settings of the systemd unit: each name with its values in order. It joins
-// continued lines.
+// unit returns the settings of the systemd unit: for each name, its values in order. Continued
+// lines are joined.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(unitPath())

@@ -85,9 +85,9 @@ func TestOneCauseOnePage(t *testing.T) {
 	}
 }
 
-// Alertmanager accepts the example (checked if Debian's package prometheus-alertmanager is
-// installed). The example names only existing alerts. Alerts inhibit only alerts of the same agent,
-// and PlegFleetUnhealthy inhibits only alerts of the same job.
+// If Debian's package prometheus-alertmanager is installed, its amtool must accept the example. The
+// example names only existing alerts. An alert inhibits only alerts of its own agent.
+// PlegFleetUnhealthy inhibits only alerts of its own job.
 func TestAlertmanagerNamesAlerts(t *testing.T) {
 	example := filepath.Join(mixinDir, "alertmanager.yaml")
 	if amtool, err := exec.LookPath("amtool"); err != nil {
@@ -95,7 +95,7 @@ func TestAlertmanagerNamesAlerts(t *testing.T) {
 	} else if out, err := exec.CommandContext(t.Context(), amtool, "check-config", example).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	names := map[string]bool{"Pleg": true} // the part of the pattern Pleg.* before the dot
+	names := map[string]bool{"Pleg": true} // the example also contains the pattern Pleg.*
 	for _, rule := range alerts(t) {
 		names[rule.Alert] = true
 	}

@@ -45,8 +45,8 @@ var wanted = []string{
 	"PlegAgentGone gone", "PlegAgentGone lost", "PlegFleetUnhealthy ",
 }
 
-// The thresholds that the test shortens. Both versions are in seconds. On a busy machine a list
-// takes some seconds.
+// These maps replace thresholds in the rules by shorter ones. The shorter ones still allow for
+// lists that take some seconds, as on a busy machine.
 var (
 	ruleThresholds = map[string]string{
 		"changes(kubelet_pleg_last_seen_seconds[2m])": "changes(kubelet_pleg_last_seen_seconds[8s])",
@@ -209,7 +209,7 @@ func runContainer(t *testing.T, node *criserver.Server, sandbox string) (id stri
 	return id
 }
 
-// inject causes the faults behind wanted. heal ends them.
+// inject injects the faults that cause the alerts in wanted. heal ends the faults.
 func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout *valve, v victims) (heal func()) {
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
@@ -253,6 +253,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 		}
 		healed = true
 	}
-	t.Cleanup(heal) // heals before the programs are ended
+	// Cleanup calls heal before it ends the programs.
+	t.Cleanup(heal)
 	return heal
 }

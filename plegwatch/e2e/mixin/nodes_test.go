@@ -47,7 +47,7 @@ func (v *valve) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startWatch runs plegwatch on a node, with its metrics on an address.
+// startWatch runs plegwatch on a node and serves its metrics at address.
 func (p programs) startWatch(t *testing.T, node *criserver.Server, address string, args ...string) (stdout *valve) {
 	t.Helper()
 	stdout = &valve{}
@@ -57,7 +57,7 @@ func (p programs) startWatch(t *testing.T, node *criserver.Server, address strin
 	return stdout
 }
 
-// startAgent runs nodeagent with one pod on a new node, with its metrics on an address.
+// startAgent runs nodeagent with one pod on a new node, and serves its metrics at address.
 func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	t.Helper()
 	sleep := func(ctx context.Context, p *criserver.Process) int {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for a quick result before it fails.
+// patience is how long a test waits for an expected result before it fails.
 const patience = 30 * time.Second
 
 // run starts a process. The process ends with the test, or at the latest with the test binary. If
@@ -50,8 +50,8 @@ func answers(t *testing.T, url string) {
 	})
 }
 
-// eventually waits until missing returns "". After the time within, it fails with what missing last
-// returned.
+// eventually waits until missing returns "". If that takes longer than within, the test fails with
+// the last text from missing.
 func eventually(t *testing.T, within time.Duration, missing func() string) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {

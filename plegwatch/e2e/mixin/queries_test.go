@@ -20,7 +20,7 @@ var agents = []string{"up", "pleg_build_info", "process_resident_memory_bytes"}
 // reasons, or recorded rules.
 func TestQueriesNameWhatIsExported(t *testing.T) {
 	metrics := exported(t)
-	// For each recording rule, the labels that it sets or groups by.
+	// records contains, for each recording rule, the labels that the rule sets or groups by.
 	records := make(map[string][]string)
 	for _, r := range recordingRules(t) {
 		for l := range r.Labels {
@@ -63,8 +63,8 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 			}
 		}
 		for _, l := range groupings(expr) {
-			// Two labels are allowed in addition: label_replace creates node, and pleg_build_info
-			// has version.
+			// The labels node and version are also allowed: label_replace creates node, and
+			// pleg_build_info contains version.
 			if !slices.Contains(known, l) && l != "node" && l != "version" {
 				t.Errorf("%s: nothing has the label %q", q.where, l)
 			}

@@ -160,7 +160,7 @@ func TestRestartOfRuntime(t *testing.T) {
 	n.eventually("the blind agent", n.ready("blind"))
 	n.eventually("the agent's health", a.well(time.Time{}))
 	n.eventually("the blind agent's health", blind.well(time.Time{}))
-	if a.deaths(0)+blind.deaths(0) > 0 { // the first request starts the recording
+	if a.deaths(0)+blind.deaths(0) > 0 { // the first call of deaths starts the recording
 		t.Error("what has run on has ended")
 	}
 	first := n.pod("plegwatch").Status.ContainerStatuses[0]

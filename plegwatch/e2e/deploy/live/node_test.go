@@ -124,8 +124,8 @@ func describe(v any) string {
 	return string(text)
 }
 
-// eventually waits until missing returns "". After patience it fails with what missing last
-// returned.
+// eventually waits until missing returns "". If that takes longer than patience, the test fails
+// with the last text from missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""
