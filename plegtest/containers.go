@@ -172,8 +172,8 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	r.putLocked(&changed)
 }
 
-// changedLocked updates the lives of the containers and emits the events after pod has replaced
-// old. old is nil for a new pod, and pod is nil for a removed pod.
+// changedLocked updates r.lives and emits the events after pod has replaced old. old is nil for a
+// new pod, and pod is nil for a removed pod.
 func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if old == pod {
 		return
@@ -204,8 +204,7 @@ func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// forgetLocked drops the lives and addresses of containers and sandboxes that are no longer in the
-// pod.
+// forgetLocked drops the stored data of containers and sandboxes that are no longer in the pod.
 func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	for _, c := range slices.Concat(old.Containers, old.Sandboxes) {
 		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 ||
@@ -217,7 +216,7 @@ func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// seen returns the life with the times that a container in this state must have.
+// seen returns a copy of l with the times that a container in this state must have.
 func (l life) seen(state pleg.State, now time.Time) life {
 	if l.createdAt.IsZero() {
 		l.createdAt = now

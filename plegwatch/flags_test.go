@@ -81,8 +81,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// If the command line names no endpoint, plegwatch takes it from the environment or from crictl's
-// configuration.
+// If the command line names no endpoint, plegwatch reads the endpoint from the environment or from
+// crictl's configuration.
 func TestFindsEndpoint(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "crictl.yaml")
 	write := func(text string) {

@@ -61,8 +61,9 @@ type line struct {
 	happened time.Time
 }
 
-// describe returns the output line of an event that was read at now, with the status from the
-// cache. The generator stores the status before it sends the event, so Get does not have to wait.
+// describe returns the output line of an event that was read at the time now. It adds the status
+// from the cache. The generator stores the status before it sends the event, so Get does not have
+// to wait.
 func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now, began time.Time) line {
 	l := line{
 		Time: now, Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID,

@@ -64,7 +64,7 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 }
 
 // resumeLocked returns the change number in a position. It refuses the position if an item that was
-// removed later is already forgotten, because the client could not learn of that removal.
+// removed later is already forgotten, because the client could not learn of the removal.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)

@@ -14,7 +14,7 @@
 //
 // The JSON is an object with these fields:
 //
-//	time            when it was made, in RFC 3339
+//	time            when the answer was made, in RFC 3339
 //	node            the node's name; see WithNodeName
 //	version         the agent's name and version; see WithVersion
 //	startedAt       when the handler was made, usually at the agent's start
@@ -24,17 +24,17 @@
 //	notes           other problems, in one sentence each
 //	health          the pleg.HealthReport, with long texts cut, and only the first 50 items of
 //	                each list
-//	awaySince       since when the runtime has answered nothing, or no list has succeeded
-//	witnesses       the witnesses of exits of package cri: witness is the name; active is true
-//	                if it works; exits counts the exits that it was the first to report;
+//	awaySince       when the runtime stopped answering, or the last successful list began
+//	witnesses       package cri's witnesses of exits: witness is the name; active is true if
+//	                the witness works; exits counts the exits that it reported first;
 //	                refusals counts the containers that it could not watch
 //	recordingSince  when the recording of history began
 //	position        the position in the history; the ID of a server-sent event
-//	full            false if it has only what changed since an earlier position
-//	goneThrough     items whose gone is at most this number are forgotten
-//	pods            the pods by namespace and name, then those that are gone
+//	full            false if the answer contains only changes since an earlier position
+//	goneThrough     removed items whose field gone is at most this number are forgotten
+//	pods            the pods by namespace and name, with removed pods last
 //	events          the newest events, oldest first
-//	samples         one a second, oldest first
+//	samples         one for each second, oldest first
 //
 // The fields of a pod are uid, namespace, name, state, createdAt, removedAt, ips, runtimeHandler,
 // restarts, observedAt (of its status), stuckSince, failures and error (of its inspection), gone,

@@ -26,7 +26,7 @@ type event struct {
 	encoded []byte // the event as JSON
 }
 
-// newEvent converts an event of the generator that was read at now.
+// newEvent converts an event of the generator to JSON form. now is when the event was read.
 func newEvent(e *pleg.PodLifecycleEvent, number uint64, now time.Time) *event {
 	v := &event{
 		Number: number, Time: now, ListedAt: e.ListedAt, PodUID: clip(string(e.ID)),

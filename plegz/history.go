@@ -42,7 +42,7 @@ type record struct {
 	lives     map[string]*life // the pod's containers and sandboxes by ID, including removed ones
 	ended     map[string]time.Time
 	stale     bool   // true if encoded is older than the last change
-	forgot    bool   // true if encoded still contains forgotten lives
+	forgot    bool   // true if encoded still contains forgotten containers
 	listedIn  uint64 // number of the last observation that listed the pod
 	removedAt time.Time
 	gone      uint64
@@ -79,8 +79,8 @@ func (h *history) record(uid types.UID) *record {
 	return r
 }
 
-// note adds an event that was read at now. It skips initial events, because observe records the
-// present state.
+// note adds an event. now is when the event was read. It skips initial events, because observe
+// records the present state.
 func (h *history) note(e *pleg.PodLifecycleEvent, now time.Time) {
 	if e.Initial {
 		return
@@ -127,8 +127,8 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	h.remember(departed{l.Gone, uid, l.ID})
 }
 
-// shown returns the lives in the order of the page: first the present ones in the order of the
-// list, then the removed ones, newest first.
+// shown returns the pod's containers and sandboxes in the order of the page: first the present ones
+// in the order of the list, then the removed ones, newest first.
 func (r *record) shown() []*life {
 	return slices.SortedFunc(maps.Values(r.lives), func(a, b *life) int {
 		if a.Gone == 0 || b.Gone == 0 {
@@ -160,8 +160,8 @@ func (h *history) remember(d departed) {
 	}
 }
 
-// observe updates the history with the listed pods at now. A known pod that is not in listed counts
-// as removed.
+// observe updates the history with the pods that are listed at the time now. A known pod that is
+// not in listed counts as removed.
 func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++

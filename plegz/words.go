@@ -27,7 +27,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// have returns a number and a noun with "has" or "have".
+// have returns a number and a noun, followed by "has" or "have".
 func have(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " has"

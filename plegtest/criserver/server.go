@@ -107,7 +107,7 @@ func (s *Server) Endpoint() string {
 	return "unix://" + s.socket
 }
 
-// Stop ends the server with all its calls and connections, and waits until all its goroutines have
+// Stop ends the server with all calls and connections, and waits until the server's goroutines have
 // ended. It may be called twice.
 func (s *Server) Stop() {
 	s.hub.stop()
