@@ -11,7 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// canceling is a fake whose GetPods returns its own error if the context has ended.
+// canceling is a fake runtime. If the context has ended, its GetPods returns an error of its own,
+// not the context's error.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -21,16 +22,16 @@ func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	return r.Runtime.GetPods(ctx, all)
 }
 
-// broken is the fake with methods replaced.
+// broken is a fake runtime in which a test can replace methods.
 type broken struct {
 	*plegtest.Runtime
 	getPods func(ctx context.Context, all bool) ([]*pleg.Pod, error)
 	status  func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error)
 	getPod  func(ctx context.Context, uid types.UID) (*pleg.Pod, error)
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
-	// watchExits replaces the stream of exits.
+	// watchExits replaces WatchContainerExits.
 	watchExits func(connected func()) error
-	// The optional reports are valid by default.
+	// silent and calls control DescribeRuntime and CallsInFlight, which are valid by default.
 	silent bool
 	calls  []pleg.RuntimeCall
 }
@@ -79,7 +80,7 @@ func (b *broken) WatchContainerExits(ctx context.Context, connected func(), obse
 	return b.Runtime.WatchContainerExits(ctx, connected, observe)
 }
 
-// pods edits the node's list of pods.
+// pods returns a function that edits the pods of a broken runtime.
 func pods(edit func(list []*pleg.Pod) []*pleg.Pod) func(b *broken) {
 	return func(b *broken) {
 		list, _ := b.Runtime.GetPods(context.Background(), true)
@@ -91,7 +92,7 @@ func pods(edit func(list []*pleg.Pod) []*pleg.Pod) func(b *broken) {
 	}
 }
 
-// editStatus edits the status of every pod.
+// editStatus returns a function that makes a broken runtime edit each pod's status.
 func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	return func(b *broken) {
 		b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
@@ -104,7 +105,8 @@ func editStatus(edit func(s *pleg.PodStatus)) func(b *broken) {
 	}
 }
 
-// label gives the pod "a" labels and annotations, and its containers labels.
+// label adds labels and annotations to the pod "a", and labels to its containers. All contain the
+// secret.
 func label(b *broken) {
 	b.UpdatePod("a", func(pod *pleg.Pod) {
 		pod.Labels, pod.Annotations = map[string]string{"of": secret}, map[string]string{"of": secret}
@@ -114,10 +116,10 @@ func label(b *broken) {
 	})
 }
 
-// secret must not be in any problem.
+// secret must not appear in the text of a problem.
 const secret = "hunter2"
 
-// relabel makes GetPod return the labelled pod "a" as edited.
+// relabel returns a function that labels the pod "a" and makes GetPod return an edited copy of it.
 func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
 	return func(b *broken) {
 		label(b)

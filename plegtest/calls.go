@@ -6,7 +6,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// callKey identifies the calls of a method or, with a UID, those for one pod.
+// callKey identifies all calls of a method. With a UID, it identifies the method's calls for one
+// pod.
 type callKey struct {
 	method Method
 	uid    types.UID
@@ -16,33 +17,34 @@ type callCount struct {
 	calls, inFlight, maxInFlight int
 }
 
-// Calls returns how often a method has been called, calls in flight included.
+// Calls returns how often a method has been called. It includes calls in flight.
 func (r *Runtime) Calls(m Method) int {
 	return r.count(callKey{method: m}).calls
 }
 
-// PodCalls returns how often GetPod or GetPodStatus has been called for a pod, which need not exist.
+// PodCalls returns how often GetPod or GetPodStatus has been called for a pod. The pod need not
+// exist.
 func (r *Runtime) PodCalls(m Method, uid types.UID) int {
 	return r.count(callKey{m, uid}).calls
 }
 
-// InFlight returns how many calls of a method are in flight.
+// InFlight returns how many calls of a method are in flight now.
 func (r *Runtime) InFlight(m Method) int {
 	return r.count(callKey{method: m}).inFlight
 }
 
-// MaxInFlight returns the largest number of calls of a method in flight at once.
+// MaxInFlight returns the largest number of calls of a method that were in flight at once.
 func (r *Runtime) MaxInFlight(m Method) int {
 	return r.count(callKey{method: m}).maxInFlight
 }
 
-// MaxPodInFlight returns the largest number of calls of a method for one pod in flight
-// at once.
+// MaxPodInFlight returns the largest number of calls of a method for one pod that were in flight at
+// once.
 func (r *Runtime) MaxPodInFlight(m Method, uid types.UID) int {
 	return r.count(callKey{m, uid}).maxInFlight
 }
 
-// ResetCalls resets the counts to zero. Calls in flight stay counted as such.
+// ResetCalls sets the numbers of calls to zero. InFlight still counts the calls in flight.
 func (r *Runtime) ResetCalls() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +62,8 @@ func (r *Runtime) count(key callKey) callCount {
 	return callCount{}
 }
 
-// begin counts a call. It returns the faults that affect the call and, if one of them is stale, the
-// present list.
+// begin counts a call and returns the faults that affect it. If one of these faults is Stale, begin
+// also returns the present list.
 func (r *Runtime) begin(m Method, uid types.UID) ([]*pleg.Pod, []*injectedFault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

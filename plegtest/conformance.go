@@ -15,40 +15,41 @@ import (
 )
 
 const (
-	// cancelTimeout is how long a call may take to return after its context has ended.
+	// cancelTimeout is the time within which a call must return after its context has ended.
 	cancelTimeout = 5 * time.Second
-	// callTimeout is how long any call may take.
+	// callTimeout is the time within which every call must return.
 	callTimeout = 30 * time.Second
-	// startTakes is by how much FinishedAt may be before StartedAt: containerd sets StartedAt
+	// startTakes limits how far FinishedAt may lie before StartedAt. containerd sets StartedAt only
 	// when the start has returned, and a container that exits at once has finished by then.
 	startTakes = time.Second
-	// streamLasts is how long a stream must last, on a node that is quiet.
+	// streamLasts is the time for which a stream must stay open. The test's node must be quiet.
 	streamLasts = 500 * time.Millisecond
 )
 
-// fullList is the call that is made most often. A problem with its answer is reported
-// once, however often it is found.
+// fullList names the most frequent call. All its calls share this name, so that a repeated problem
+// is reported once.
 const fullList = "GetPods(all=true)"
 
-// noSuchPod is a UID that no pod has.
+// noSuchPod is the UID of a pod that does not exist.
 const noSuchPod types.UID = "plegtest-no-such-pod"
 
-// noSuchContainer is an ID that no container has.
+// noSuchContainer is the ID of a container that does not exist.
 const noSuchContainer = "plegtest-no-such-container"
 
 // TestRuntime tests an implementation of pleg.Runtime. It calls rt in every way that the generator
 // does. It also uses contexts that have ended, and pods and containers that do not exist. It
-// returns nil, or an error that lists every problem: what was expected, what was seen, and why it
-// matters. rt must list the expected pods; if none are given, an empty runtime passes.
+// returns nil, or an error that lists every problem: the expected result, the actual result, and
+// why the difference matters. rt must list the expected pods. Without expected pods, an empty
+// runtime passes.
 //
 // TestRuntime also tests the optional interfaces of rt, such as [pleg.PodGetter],
-// [pleg.EventSource] and [pleg.ExitSource]. A stream of events or exits must stay open: it may end
+// [pleg.EventSource] and [pleg.ExitSource]. A stream of events or exits must stay open. It may end
 // at once only with [pleg.ErrEventsUnsupported], or with an error before it is connected.
 //
-// The node should have a few pods, some with exited containers. Nothing may start, end or be
-// removed during the test. Run it under the race detector, because TestRuntime makes concurrent
-// calls. It takes about a second, most of it to see that streams stay open. A call must return
-// within 30 s, and within 5 s after its context has ended.
+// The node should run a few pods, some with exited containers. During the test, no container may
+// start, end or be removed. Use the race detector, because TestRuntime makes concurrent calls. The
+// test takes about a second, mostly to check that streams stay open. A call must return within 30
+// s, and within 5 s after its context has ended.
 func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
 		return errors.New("plegtest.TestRuntime: the runtime is nil")
@@ -81,24 +82,25 @@ type conformance struct {
 
 	mu       sync.Mutex
 	problems []error         // guarded by mu
-	seen     map[string]bool // the problems reported so far; guarded by mu
-	// leftBehind is true once a call has not returned in time. Guarded by mu.
+	seen     map[string]bool // the texts of all problems so far; guarded by mu
+	// leftBehind is true if a call has not returned in time. It is guarded by mu.
 	leftBehind bool
 
-	// finished has the FinishedAt of exited containers by ID; guarded by mu.
+	// finished maps exited containers, by ID, to their FinishedAt. It is guarded by mu.
 	finished map[string]time.Time
 
-	returned []returned // what must not be modified any more; guarded by mu
+	returned []returned // values that the runtime must not modify any more; guarded by mu
 }
 
-// returned is a value that the runtime returned, with a comparison to a copy of it.
+// returned is a value that the runtime returned. same compares it with a copy from the time of the
+// return.
 type returned struct {
 	what string
 	same func() bool
 }
 
-// problem records a problem with a call: what was expected, what was seen, and why it
-// matters.
+// problem records a problem with a call: the expected result, the actual result, and why the
+// difference matters.
 func (t *conformance) problem(call, expected, seen, why string) {
 	text := fmt.Sprintf("  %s: expected %s, saw %s: %s", call, expected, seen, why)
 	t.mu.Lock()
@@ -116,8 +118,8 @@ func (t *conformance) leave() {
 	t.leftBehind = true
 }
 
-// try makes a call in its own goroutine, and reports whether it returned in time and
-// without a panic.
+// try runs a call in its own goroutine. It reports whether the call returned in time and without a
+// panic.
 func (t *conformance) try(call string, limit time.Duration, f func()) bool {
 	panicked := make(chan any, 1)
 	go func() {
@@ -149,14 +151,14 @@ func (t *conformance) try(call string, limit time.Duration, f func()) bool {
 	}
 }
 
-// answer is what a call returned.
+// answer is the result of a call.
 type answer[T any] struct {
 	value T
 	err   error
-	ok    bool // the call returned in time
+	ok    bool // true if the call returned in time and without a panic
 }
 
-// ask makes a call that must return within callTimeout.
+// ask makes a call, which must return within callTimeout.
 func ask[T any](t *conformance, call string, f func(ctx context.Context) (T, error)) answer[T] {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
@@ -165,7 +167,7 @@ func ask[T any](t *conformance, call string, f func(ctx context.Context) (T, err
 
 func askWithin[T any](ctx context.Context, t *conformance, call string, limit time.Duration,
 	f func(ctx context.Context) (T, error)) answer[T] {
-	result := make(chan answer[T], 1) // buffered for an answer that comes too late
+	result := make(chan answer[T], 1) // buffered, so that a late answer does not block
 	if !t.try(call, limit, func() {
 		v, err := f(ctx)
 		result <- answer[T]{v, err, true}
@@ -188,7 +190,7 @@ func (t *conformance) list(call string, all bool) answer[[]*pleg.Pod] {
 	return a
 }
 
-// testList checks one full list, and returns its valid pods, nil if the list fails.
+// testList checks one full list and returns its valid pods. It returns nil if the list fails.
 func (t *conformance) testList(expected []types.UID) []*pleg.Pod {
 	const call = fullList
 	a := t.list(call, true)
@@ -208,7 +210,7 @@ func (t *conformance) testList(expected []types.UID) []*pleg.Pod {
 	return good
 }
 
-// testListAgain compares a second list with the first one.
+// testListAgain checks that a second full list equals the first.
 func (t *conformance) testListAgain(first []*pleg.Pod) {
 	const call = "GetPods(all=true), called again"
 	a := t.list(fullList, true)
@@ -267,7 +269,7 @@ func (t *conformance) testListRunning(full []*pleg.Pod) {
 	}
 }
 
-// testCanceled calls with a context that has ended.
+// testCanceled makes calls with a context that has ended.
 func (t *conformance) testCanceled() {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	cancel()
@@ -309,7 +311,7 @@ func (t *conformance) testCanceled() {
 	}
 }
 
-// testConcurrency makes calls of every kind concurrently.
+// testConcurrency makes calls of every kind at the same time.
 func (t *conformance) testConcurrency(pods []*pleg.Pod) {
 	const call, rounds = "concurrent calls", 4
 	t.try(call, callTimeout, func() {
@@ -336,7 +338,7 @@ func (t *conformance) testConcurrency(pods []*pleg.Pod) {
 	})
 }
 
-// testUnmodified checks that nothing that the runtime returned was modified afterwards.
+// testUnmodified checks that the runtime has not modified the values that it returned.
 func (t *conformance) testUnmodified() {
 	t.mu.Lock()
 	all := t.returned

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// aNode is a fake runtime with a few pods, one of which has been restarted.
+// aNode returns a fake runtime with three pods. Pod c was restarted in a new sandbox.
 func aNode() *plegtest.Runtime {
 	rt := plegtest.NewRuntime()
 	rt.SetPod(plegtest.NewPod("a", plegtest.Exited("a1"), plegtest.Running("a2")))
@@ -66,10 +66,11 @@ func TestTestRuntimePasses(t *testing.T) {
 	})
 }
 
-// A runtime may put anything into Source, and a different value each time.
+// TestRuntime ignores Source: a runtime may set it to any value, and to a different value each
+// time.
 func TestTestRuntimePassesAnySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := func() any { return func() {} } // which equals nothing, not even itself
+		source := func() any { return func() {} } // a func is not even DeepEqual to itself
 		rt := aNode()
 		defer rt.BreakEventStreams(nil)
 		b := &broken{Runtime: rt}
@@ -105,8 +106,8 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
-// containerd sets StartedAt after the start has returned. A container that exits at once has
-// finished by then.
+// TestRuntime accepts a StartedAt shortly after FinishedAt: containerd sets StartedAt only when the
+// start has returned, and a container that exits at once has finished by then.
 func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
@@ -124,7 +125,8 @@ func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	})
 }
 
-// After the clock was set back, a container's time is earlier than its predecessor's.
+// TestRuntime accepts a container that is older, by its time, than its predecessor. This happens if
+// the clock was set back.
 func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := aNode()
@@ -141,7 +143,7 @@ func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	})
 }
 
-// A map without entries equals a nil map.
+// TestRuntime treats an empty map and a nil map as equal.
 func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
@@ -153,10 +155,10 @@ func TestTestRuntimePassesEmptyLabels(t *testing.T) {
 	})
 }
 
-// Each of these runtimes is broken in one way, which TestRuntime reports.
+// Each of these runtimes is broken in one way. TestRuntime must report the problem.
 func TestTestRuntimeFinds(t *testing.T) {
 	oops := errors.New("oops")
-	var calls atomic.Int32 // of the runtime under test
+	var calls atomic.Int32 // calls of the runtime under test
 	for _, tc := range []struct {
 		name     string
 		breaks   func(b *broken)

@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// checkPods checks a list by itself, and returns its pods without nil ones, those without UID and
-// duplicates.
+// checkPods checks a list without comparing it with others. It returns the valid pods. A pod is
+// valid if it is not nil and has a UID that no earlier pod has.
 func (t *conformance) checkPods(call string, pods []*pleg.Pod) []*pleg.Pod {
 	good := []*pleg.Pod{}
 	known := make(map[types.UID]bool)
@@ -64,7 +64,8 @@ func (t *conformance) checkPod(where string, pod *pleg.Pod, owners map[string]ty
 	}
 }
 
-// checkOrder checks the order within a pod of a full list. Lists of running containers may differ.
+// checkOrder checks the order of containers and sandboxes of a pod in a full list. Lists of running
+// containers may use another order.
 func (t *conformance) checkOrder(where string, pod *pleg.Pod) {
 	var aged []age
 	for _, c := range pod.Containers {
@@ -84,16 +85,17 @@ func (t *conformance) checkOrder(where string, pod *pleg.Pod) {
 	}
 }
 
-// age decides where a container stands in its pod's list.
+// age contains the values that decide a container's position in its pod's list.
 type age struct {
 	name, id  string
 	attempt   uint32
 	createdAt time.Time
 }
 
-// checkNewestFirst checks the order of containers by time. Containers of one name are ordered by
-// attempt, then by time. If the clock was set back, they stand in the places that their times give
-// that name.
+// checkNewestFirst checks that containers are sorted by time, newest first. Containers of the same
+// name must be sorted by attempt, then by time. If the clock was set back, attempts and times
+// disagree. Then the containers of a name, sorted by attempt, must occupy the positions that their
+// times give that name.
 func (t *conformance) checkNewestFirst(where, what string, list []age) {
 	byTime := slices.Clone(list)
 	slices.SortFunc(byTime, func(a, b age) int { return b.createdAt.Compare(a.createdAt) })
@@ -102,7 +104,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 		times[c.name] = append(times[c.name], c.createdAt)
 	}
 	var placeBefore time.Time
-	newer := make(map[string]age) // the last of each name
+	newer := make(map[string]age) // the previous container of each name
 	for i, c := range list {
 		place := times[c.name][0]
 		times[c.name] = times[c.name][1:]
@@ -121,7 +123,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 	}
 }
 
-// whyNewestFirst is why the order of containers matters.
+// whyNewestFirst explains in problems why the order of containers matters.
 const whyNewestFirst = "the first container of a name counts as the present one:" +
 	" a consumer that takes its predecessor restarts it again and again"
 
@@ -135,13 +137,13 @@ func (t *conformance) checkState(where, id string, s pleg.State) {
 	}
 }
 
-// testStatuses inspects every listed pod, and a pod that does not exist.
+// testStatuses inspects every listed pod, and also a pod that does not exist.
 func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	for _, pod := range pods {
 		t.testStatus(pod)
 		exited := func(c *pleg.Container) bool { return c != nil && c.State == pleg.ContainerStateExited }
 		if slices.ContainsFunc(pod.Containers, exited) {
-			t.testStatus(pod) // once more: is FinishedAt the same?
+			t.testStatus(pod) // a second status must report the same FinishedAt
 		}
 	}
 	t.testGoneContainer(pods)
@@ -167,8 +169,8 @@ func (t *conformance) testStatuses(pods []*pleg.Pod) {
 	}
 }
 
-// testGoneContainer inspects a pod with a listed container that no longer exists. One pod is
-// enough: the one with the most containers.
+// testGoneContainer inspects a pod whose list includes a container that no longer exists. It tests
+// only the pod with the most containers.
 func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
 	if len(pods) == 0 {
 		return
@@ -204,14 +206,14 @@ func (t *conformance) testGoneContainer(pods []*pleg.Pod) {
 	}
 }
 
-// checkFinished compares when a container finished with what an earlier status said.
+// checkFinished checks that FinishedAt of a container is the same as in an earlier status.
 func (t *conformance) checkFinished(call string, s *pleg.Status) {
 	t.mu.Lock()
 	earlier, known := t.finished[s.ID.ID]
 	t.finished[s.ID.ID] = s.FinishedAt
 	t.mu.Unlock()
 	if known && !earlier.Equal(s.FinishedAt) {
-		// Without the times, so that each container is reported only once.
+		// The problem does not include the times, so that each container is reported only once.
 		t.problem(call, "the same FinishedAt of an exited container each time",
 			"a different one for "+s.ID.ID,
 			"the back-off of restarts begins at that time, and must not begin again")
@@ -245,7 +247,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			fmt.Sprintf("%s/%s", status.Namespace, status.Name),
 			"logs and reports must show one name for the pod")
 	}
-	last := -1 // the place of the last one in Pod.Containers
+	last := -1 // index in Pod.Containers of the previous status
 	var before *pleg.Status
 	var aged []age
 	for _, s := range status.ContainerStatuses {
@@ -304,8 +306,8 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 	t.checkSandboxes(call, pod, status)
 }
 
-// checkActive checks the active statuses: those of the newest sandbox's containers, in the same
-// order, if that sandbox is ready.
+// checkActive checks ActiveContainerStatuses. If the newest sandbox is ready, they must be the
+// statuses of its containers, in the same order. Otherwise they must be empty.
 func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
 		return
@@ -362,7 +364,7 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	}
 }
 
-// testPodGetter lists every pod by itself, and a pod that does not exist.
+// testPodGetter calls GetPod for every listed pod, and for a pod that does not exist.
 func (t *conformance) testPodGetter(pods []*pleg.Pod) {
 	getter, ok := t.rt.(pleg.PodGetter)
 	if !ok {
@@ -405,8 +407,8 @@ func (t *conformance) testGetPod(getter pleg.PodGetter, pod *pleg.Pod) {
 	}
 }
 
-// podDifference describes the first difference of two listings of a pod. It is empty if they are
-// equal. It ignores Source, which may be anything.
+// podDifference describes the first difference between two listings of a pod, or returns "" if they
+// are equal. It ignores Source, which may contain any value.
 func podDifference(want, got *pleg.Pod) string {
 	a, b := reflect.ValueOf(toCompare(want)), reflect.ValueOf(toCompare(got))
 	for i := range a.NumField() {
@@ -426,8 +428,8 @@ func podDifference(want, got *pleg.Pod) string {
 	return ""
 }
 
-// toCompare returns a copy of a pod without the runtime's own objects, in which maps
-// without entries are nil.
+// toCompare returns a copy of a pod for a comparison. The copy contains no Source, and empty maps
+// are nil.
 func toCompare(pod *pleg.Pod) pleg.Pod {
 	clone := clonePod(pod)
 	clone.Source = nil
@@ -446,8 +448,8 @@ func toCompare(pod *pleg.Pod) pleg.Pod {
 	return *clone
 }
 
-// shown returns a field of a pod in a readable form. Labels and annotations may be long,
-// and secret: only their number is shown.
+// shown returns a field of a pod in a readable form. Labels and annotations may be long or secret,
+// so it shows only their number.
 func shown(v any) string {
 	switch v := v.(type) {
 	case map[string]string:
@@ -467,7 +469,7 @@ func shown(v any) string {
 	return fmt.Sprintf("%v", v)
 }
 
-// keepPod keeps a copy of a pod that the runtime returned.
+// keepPod stores a copy of a pod that the runtime returned, for testUnmodified.
 func (t *conformance) keepPod(what string, pod *pleg.Pod) {
 	if pod == nil {
 		return
@@ -476,7 +478,7 @@ func (t *conformance) keepPod(what string, pod *pleg.Pod) {
 	t.keep(fmt.Sprintf("%s: pod %q", what, pod.ID), func() bool { return podDifference(was, pod) == "" })
 }
 
-// keepStatus keeps a copy of a status that the runtime returned.
+// keepStatus stores a copy of a status that the runtime returned, for testUnmodified.
 func (t *conformance) keepStatus(what string, status *pleg.PodStatus) {
 	was := *status
 	was.IPs = slices.Clone(status.IPs)
@@ -509,8 +511,8 @@ func sameStatus(a, b *pleg.PodStatus) bool {
 			func(a, b *runtimeapi.PodSandboxStatus) bool { return crimessage.Equal(a, b) })
 }
 
-// sameContainerStatus compares everything except Source and protobuf messages, whose
-// internal state may change when they are read.
+// sameContainerStatus compares two statuses except for Source and the protobuf messages. A read may
+// change the internal state of a protobuf message.
 func sameContainerStatus(a, b *pleg.Status) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// watch is one stream of the runtime under test, of events or of exits.
+// watch is one open stream of events or exits of the runtime under test.
 type watch struct {
 	call string
 	open func(ctx context.Context, connected, observe func()) error
@@ -19,15 +19,15 @@ type watch struct {
 	done      chan struct{} // closed when the stream has ended
 
 	mu       sync.Mutex
-	connects int  // calls of connected; guarded by mu
-	early    bool // observe came before connected; guarded by mu
+	connects int  // number of calls of connected; guarded by mu
+	early    bool // true if observe was called before connected; guarded by mu
 
 	// refused is true if the stream ended with ErrEventsUnsupported, with an error before it was
 	// connected, or with a panic. It is set before done is closed.
 	refused bool
 }
 
-// testStreams tests the streams that the runtime has.
+// testStreams tests the streams that the runtime implements.
 func (t *conformance) testStreams() {
 	if source, ok := t.rt.(pleg.EventSource); ok {
 		t.testStream("WatchContainerEvents", func(ctx context.Context, connected, observe func()) error {
@@ -41,7 +41,7 @@ func (t *conformance) testStreams() {
 	}
 }
 
-// testStream opens a stream, and ends it.
+// testStream opens a stream, checks that it stays open, and ends it.
 func (t *conformance) testStream(call string, open func(ctx context.Context, connected, observe func()) error) {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // TestRuntime takes no context
 	defer cancel()
@@ -75,12 +75,12 @@ func (t *conformance) testStream(call string, open func(ctx context.Context, con
 	}
 }
 
-// watch keeps a stream open until ctx ends or the stream does.
+// watch calls open, and records how the stream connects and ends.
 func (t *conformance) watch(ctx context.Context, w *watch) {
 	defer close(w.done)
 	defer func() {
 		if p := recover(); p != nil {
-			w.refused = true // the panic is the problem to report
+			w.refused = true // only the panic is reported
 			t.problem(w.call, "no panic", fmt.Sprintf("panic: %v", p),
 				"a broken stream would crash the agent")
 		}
@@ -118,7 +118,7 @@ func (t *conformance) closedWithin(limit time.Duration, a, b <-chan struct{}) bo
 	return true
 }
 
-// testReports calls the methods that the health report calls.
+// testReports checks the methods that the generator calls for its health report.
 func (t *conformance) testReports() {
 	const why = "it is part of the health report, which is needed most when the runtime does not answer"
 	ctx := context.Background() //nolint:forbidigo // neither method takes a context

@@ -10,13 +10,13 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// lifeKey is a container, or a sandbox, of a pod.
+// lifeKey identifies a container or a sandbox of a pod.
 type lifeKey struct {
 	uid types.UID
 	id  string
 }
 
-// life is the part of a container's status that a list does not show.
+// life contains the fields of a container's status that a list does not contain.
 type life struct {
 	createdAt, startedAt, finishedAt time.Time
 	exitCode                         int
@@ -24,18 +24,18 @@ type life struct {
 	restartCount                     int
 }
 
-// SetContainer sets the state of a container. If the pod or the container does not exist,
-// NewPod or NewContainer creates it; a new container is listed first, as the newest. If the
-// container has that state, nothing changes.
+// SetContainer sets the state of a container. If the pod or the container does not exist, NewPod or
+// NewContainer creates it. A new container is the first in the list, as the newest. If the
+// container is already in that state, nothing changes.
 func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.setContainerLocked(uid, id, state)
 }
 
-// ExitContainer makes a container exit with an exit code and a reason, such as "Completed",
-// "Error" or "OOMKilled". If it has exited already, only the code and the reason change. It panics
-// if the pod has no such container.
+// ExitContainer makes a container exit with an exit code and a reason, such as "Completed", "Error"
+// or "OOMKilled". If the container has already exited, only its code and reason change.
+// ExitContainer panics if the pod does not contain the container.
 func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,10 +48,10 @@ func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason s
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
 
-// RestartContainer starts the successor of container id, with the ID newID. The successor has the
-// same name, sandbox, labels and annotations; its attempt and restart count are one higher. It is
-// listed first, as the newest. Container id stays listed as exited; if it was running, its exit
-// code is 137. It panics if the pod has no container id.
+// RestartContainer starts a successor of container id, with the ID newID. The successor has the
+// same name, sandbox, labels and annotations. Its attempt and restart count are higher by one. It
+// is the first in the list, as the newest. Container id stays in the list as exited; if it was
+// running, its exit code is 137. RestartContainer panics if the pod does not contain container id.
 func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,8 @@ func (r *Runtime) RestartContainer(uid types.UID, id, newID string) {
 	r.putLocked(&pod)
 }
 
-// RemoveContainer removes a container from its pod. It panics if the pod has no such container.
+// RemoveContainer removes a container from its pod. It panics if the pod does not contain the
+// container.
 func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,9 +87,9 @@ func (r *Runtime) RemoveContainer(uid types.UID, id string) {
 	r.putLocked(&without)
 }
 
-// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. If the
-// sandbox does not exist, it is created as the newest, with the pod's labels and annotations and
-// the next attempt. If the pod does not exist, it is created with this sandbox only.
+// SetSandbox sets the state of a sandbox: running means ready, exited means not ready. A sandbox
+// that does not exist is created as the newest, with the pod's labels and annotations and the next
+// attempt. A pod that does not exist is created with only this sandbox.
 func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,8 +121,8 @@ func (r *Runtime) SetSandbox(uid types.UID, id string, state pleg.State) {
 	r.putLocked(&changed)
 }
 
-// RemoveSandbox removes a sandbox and its containers from its pod. It panics if the pod has no such
-// sandbox.
+// RemoveSandbox removes a sandbox and its containers from its pod. It panics if the pod does not
+// contain the sandbox.
 func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,8 +136,8 @@ func (r *Runtime) RemoveSandbox(uid types.UID, id string) {
 	r.putLocked(&without)
 }
 
-// mustFind returns the index of a container or sandbox in a list of the pod. It panics if there is
-// none, so that a test with a misspelled ID fails.
+// mustFind returns the index of a container or sandbox in list, which belongs to pod. It panics if
+// the ID is not in the list, so that a test with a misspelled ID fails.
 func mustFind(pod *pleg.Pod, list []*pleg.Container, kind, id string) int {
 	i := indexOf(list, id)
 	if i < 0 {
@@ -171,8 +172,8 @@ func (r *Runtime) setContainerLocked(uid types.UID, id string, state pleg.State)
 	r.putLocked(&changed)
 }
 
-// changedLocked records that pod has replaced old; either may be nil. It updates the lives of the
-// containers, and emits the events.
+// changedLocked updates r.lives and emits the events after pod has replaced old. old is nil for a
+// new pod, and pod is nil for a removed pod.
 func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	if old == pod {
 		return
@@ -203,7 +204,7 @@ func (r *Runtime) changedLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// forgetLocked drops what is held of containers that are gone.
+// forgetLocked drops the stored data of containers and sandboxes that are no longer in the pod.
 func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	for _, c := range slices.Concat(old.Containers, old.Sandboxes) {
 		if c == nil || pod != nil && (indexOf(pod.Containers, c.ID.ID) >= 0 ||
@@ -215,14 +216,14 @@ func (r *Runtime) forgetLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// seen returns the life with the times that a container in this state must have.
+// seen returns a copy of l with the times that a container in this state must have.
 func (l life) seen(state pleg.State, now time.Time) life {
 	if l.createdAt.IsZero() {
 		l.createdAt = now
 	}
 	switch state {
 	case pleg.ContainerStateRunning:
-		if l.startedAt.IsZero() || !l.finishedAt.IsZero() { // it is started again under its ID
+		if l.startedAt.IsZero() || !l.finishedAt.IsZero() { // the container restarts under the same ID
 			l = life{createdAt: l.createdAt, startedAt: now, restartCount: l.restartCount}
 		}
 	case pleg.ContainerStateExited:

@@ -1,11 +1,11 @@
-// Package plegtest has a fake runtime and a conformance test. Tests with them need no node and do
-// not wait.
+// Package plegtest provides a fake runtime and a conformance test. Tests with the fake runtime need
+// no node and no waiting.
 //
-//   - [Runtime] is a fake [pleg.Runtime] for unit tests: set pods, relist, check the events. It can
-//     fail, be slow, get stuck, and return bad data.
+//   - [Runtime] is a fake [pleg.Runtime] for unit tests: set pods, relist, check the events. Its
+//     calls can fail, be slow, get stuck, and return bad data.
 //   - [TestRuntime] is a conformance test for implementations of [pleg.Runtime].
 //
-// A conformance test names some pods that the runtime must list:
+// Pass TestRuntime some pods that your runtime must list:
 //
 //	func TestMyRuntime(t *testing.T) {
 //		if err := plegtest.TestRuntime(newMyRuntime(t), "uid-of-a-pod"); err != nil {
@@ -13,11 +13,10 @@
 //		}
 //	}
 //
-// For programs that speak CRI, package criserver is a CRI runtime in the test's process.
+// For programs that use CRI, package criserver provides a CRI runtime in the test's process.
 //
 // # Concurrency
 //
-// Everything in this package may be used from several goroutines at once. The fake
-// runtime starts no goroutine and blocks only on channels and timers, so it works inside
-// a testing/synctest bubble.
+// Everything in this package is safe for concurrent use. The fake runtime starts no goroutine. It
+// blocks only on channels and timers, so it works in a testing/synctest bubble.
 package plegtest

@@ -11,7 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A unit test needs no node, no goroutine and no waiting: set pods, relist, read events.
+// A unit test sets pods, relists and reads the events. It needs no node, no goroutine and no
+// waiting.
 func Example() {
 	rt := plegtest.NewRuntime()
 	g := pleg.New(rt)
@@ -32,7 +33,7 @@ func Example() {
 	// web ContainerDied nginx
 }
 
-// A fault makes an inspection block until it is healed.
+// A fault blocks an inspection until the fault is healed.
 func ExampleRuntime_Inject() {
 	rt := plegtest.NewRuntime()
 	rt.SetPod(plegtest.NewPod("web"))
@@ -52,13 +53,13 @@ func ExampleRuntime_Inject() {
 	// web <nil> 2
 }
 
-// The conformance test of an adapter is one call in your test. Its error has every problem:
+// One call in your test runs the conformance test of an adapter. The error lists every problem:
 //
 //	if err := plegtest.TestRuntime(runtime, "web"); err != nil {
 //		t.Error(err)
 //	}
 func ExampleTestRuntime() {
-	server, err := criserver.Start() // in place of your runtime, with a quiet node
+	server, err := criserver.Start() // stands for your runtime on a quiet node
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -75,7 +76,7 @@ func ExampleTestRuntime() {
 		}
 	}
 
-	runtime, err := cri.Connect(context.Background(), server.Endpoint()) // the adapter
+	runtime, err := cri.Connect(context.Background(), server.Endpoint()) // the adapter under test
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -86,7 +87,7 @@ func ExampleTestRuntime() {
 	// <nil>
 }
 
-// A problem is reported with what was expected and why.
+// The report of a problem states the expected result, the actual result and why it matters.
 func ExampleTestRuntime_problems() {
 	rt := plegtest.NewRuntime()
 	rt.SetPods(plegtest.NewPod("web"), plegtest.NewPod("web"))

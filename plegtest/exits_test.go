@@ -39,20 +39,20 @@ func TestRuntimeExits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := watch(ctx)
 
-		// Exits that the test sends: early, late, twice, of no container.
+		// The test itself sends exits: early, twice, and of no container.
 		early := pleg.ContainerExit{PodUID: "a", ContainerID: "a1", ExitCode: 3, FinishedAt: began}
 		if n := rt.EmitExit(early); n != 1 {
 			t.Error(n, "streams")
 		}
 		rt.EmitExit(early)
 		rt.EmitExit(pleg.ContainerExit{ContainerID: "an exec's", ExitCode: 1, FinishedAt: began})
-		rt.ExitContainer("a", "a1", 3, "Error") // silent
+		rt.ExitContainer("a", "a1", 3, "Error") // not sent
 
-		// Exits that the runtime sends by itself.
+		// From here on the runtime sends each exit.
 		rt.EmitOnExit(true)
 		time.Sleep(time.Second)
 		rt.ExitContainer("a", "a2", 137, "OOMKilled")
-		rt.ExitContainer("a", "a2", 137, "OOMKilled") // it has exited already
+		rt.ExitContainer("a", "a2", 137, "OOMKilled") // not sent: the container has exited already
 		rt.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		rt.RestartContainer("a", "a3", "a4")
 		rt.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
@@ -71,7 +71,7 @@ func TestRuntimeExits(t *testing.T) {
 			t.Error(diff)
 		}
 
-		// Event streams are separate.
+		// Event streams and streams of exits are separate.
 		oops := errors.New("oops")
 		done = watch(t.Context())
 		if n := rt.BreakEventStreams(oops); n != 0 || rt.Streams() != 0 {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Method names a method of the fake Runtime, for faults and call counts.
+// Method is the name of a method of the fake Runtime, for faults and call counts.
 type Method string
 
 // The methods of the fake Runtime.
@@ -21,53 +21,53 @@ const (
 	WatchContainerExits  Method = "WatchContainerExits"
 )
 
-// AnyPod as the pod of a fault matches every call of the method.
+// AnyPod, as the pod of a fault, matches every call of the method.
 const AnyPod types.UID = ""
 
-// Fault is a fault of calls to the fake Runtime. Its effects happen in the order of its fields. If
-// several faults match a call, they happen in the order in which they were injected. The call returns
-// the first error, and the effects after it do not happen.
+// Fault describes a fault in calls to the fake Runtime. Its effects happen in the order of the
+// fields. If several faults match a call, they take effect in the order in which they were
+// injected. The call returns the first error, and no later effect happens.
 type Fault struct {
-	// Method is the affected method; empty means all methods.
+	// Method is the affected method. If it is empty, all methods are affected.
 	Method Method
-	// PodUID is the pod whose calls are affected; AnyPod, the default, means all calls. The pod need
-	// not exist. GetPods and the calls that watch have no pod, so only AnyPod matches them.
+	// PodUID is the pod whose calls are affected. AnyPod, the default, means all calls. The pod
+	// need not exist. Calls of GetPods and of the watch methods are not for one pod, so only AnyPod
+	// matches them.
 	PodUID types.UID
-	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
-	// is healed.
+	// Times is the number of calls that are affected. 0 means all calls until the fault is healed.
 	Times int
 
-	// Stale makes the call return the state at its beginning, not the state after it was delayed or
-	// blocked.
+	// Stale makes the call return the state at the beginning of the call. Without Stale, a delayed
+	// or blocked call returns the state at its end.
 	Stale bool
 	// Delay makes the call take this long, by the runtime's clock. If the context ends first, the
 	// call returns the context's error at once.
 	Delay time.Duration
-	// Block makes the call block until its context ends or the fault is healed. Then it continues as
-	// usual.
+	// Block makes the call block until the fault is healed. If the context ends first, the call
+	// returns the context's error.
 	Block bool
-	// IgnoreCancel makes Delay and Block ignore the cancellation of the context: only
-	// healing the fault ends them early.
+	// IgnoreCancel makes Delay and Block ignore the end of the context. Then only healing the fault
+	// ends them early.
 	IgnoreCancel bool
-	// Do is called in the goroutine of the call. If it returns an error, the call fails. It may
+	// Do is called in the goroutine of the call. If Do returns an error, the call fails. Do may
 	// also panic.
 	Do func(ctx context.Context) error
-	// Partial makes a failing GetPods return this many pods with its error.
+	// Partial is the number of pods that a failing GetPods returns with its error.
 	Partial int
-	// Err fails the call.
+	// Err is the error that the call returns; nil for none.
 	Err error
 }
 
-// injectedFault is a fault in force.
+// injectedFault is a fault that is not healed yet, and its number of affected calls.
 type injectedFault struct {
 	Fault
 	healed chan struct{} // closed by heal
 
-	// guarded by faultSet's owner
+	// hits counts the affected calls. The lock of faultSet's owner guards it.
 	hits int
 }
 
-// faultSet holds the faults in force. Its owner guards it with a lock.
+// faultSet contains the faults that are not healed yet. Its owner guards it with a lock.
 type faultSet struct {
 	faults []*injectedFault
 }
@@ -78,7 +78,7 @@ func (s *faultSet) add(f Fault) *injectedFault {
 	return in
 }
 
-// heal ends a fault, and releases the calls that it blocks.
+// heal ends a fault and releases the calls that the fault blocks.
 func (s *faultSet) heal(in *injectedFault) {
 	s.faults = slices.DeleteFunc(s.faults, func(f *injectedFault) bool { return f == in })
 	select {
@@ -88,8 +88,8 @@ func (s *faultSet) heal(in *injectedFault) {
 	}
 }
 
-// hit returns the faults that affect a call, and counts the call for them. A fault that has used up
-// its Times stays until it is healed, because it may still block calls.
+// hit returns the faults that affect a call, and counts the call for each of them. It keeps a fault
+// that has used up its Times, because heal must still release the calls that the fault blocks.
 func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	var hit []*injectedFault
 	for _, f := range s.faults {
@@ -105,7 +105,7 @@ func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	return hit
 }
 
-// apply applies the fault to a call, and returns the error with which the call fails.
+// apply applies the fault to a call and returns the error with which the call fails, if any.
 func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	done := ctx.Done()
 	if f.IgnoreCancel {
@@ -136,8 +136,8 @@ func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	return f.Err
 }
 
-// Inject starts a fault. The returned function heals it: the fault ends, and calls that it blocks
-// continue. Healing twice is harmless.
+// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
+// of heal does nothing.
 func (r *Runtime) Inject(f Fault) (heal func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,8 +149,8 @@ func (r *Runtime) Inject(f Fault) (heal func()) {
 	}
 }
 
-// Heal heals every fault. Defer it in a test whose calls ignore cancellation, so that no goroutine
-// is left behind.
+// Heal heals all faults. Defer it in a test with calls that ignore cancellation; otherwise the
+// goroutines of blocked calls never end.
 func (r *Runtime) Heal() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,23 +159,26 @@ func (r *Runtime) Heal() {
 	}
 }
 
-// Fail makes calls for a pod, or all calls with AnyPod, fail with err until healed. See Inject for
-// other faults.
+// Fail makes the calls of a method for a pod fail with err until healed. With AnyPod, all calls of
+// the method fail. For other faults see Inject.
 func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
 }
 
-// Delay makes calls take d until healed. A call returns when its context ends.
+// Delay makes the calls of a method for a pod take d until healed. With AnyPod, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
 }
 
-// Block makes calls block until healed. A call returns the error of its context when that ends.
+// Block makes the calls of a method for a pod block until healed. With AnyPod, it affects all calls
+// of the method. If a call's context ends first, the call returns the context's error.
 func (r *Runtime) Block(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true})
 }
 
-// BlockIgnoringCancel makes calls block until healed, even if their context ends.
+// BlockIgnoringCancel makes the calls of a method for a pod block until healed, even if their
+// context ends. With AnyPod, it affects all calls of the method.
 func (r *Runtime) BlockIgnoringCancel(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true, IgnoreCancel: true})
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A test sets labels, annotations, attempts and the runtime handler in the pod. Lists and statuses
-// of sandboxes show them unchanged, and new containers and sandboxes get them.
+// If a test sets labels, annotations, attempts and the runtime handler of a pod, lists and sandbox
+// statuses contain them unchanged. New sandboxes and restarted containers inherit them.
 func TestRuntimeLabels(t *testing.T) {
 	pod := plegtest.NewPod("a", plegtest.Running("a1"))
 	pod.Labels, pod.Annotations = map[string]string{"app": "web"}, map[string]string{"note": "pod"}
@@ -44,7 +44,7 @@ func TestRuntimeLabels(t *testing.T) {
 		t.Errorf("the status of the sandbox is %+v", shown)
 	}
 
-	// UpdatePod may modify the maps of its copy.
+	// The function passed to UpdatePod may modify the maps of its copy.
 	rt.UpdatePod("a", func(pod *pleg.Pod) {
 		pod.Labels["app"], pod.Annotations["note"] = "shop", "new"
 		pod.Containers[0].Labels["of"], pod.Containers[0].Annotations["note"] = "other", "new"

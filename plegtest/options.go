@@ -7,7 +7,7 @@ type Option func(*options)
 
 type options struct{ clock clock.Clock }
 
-// WithClock sets the clock for times and delays. The default is the real clock.
+// WithClock sets the clock for timestamps and delays. The default is the real clock.
 func WithClock(c clock.Clock) Option {
 	return func(o *options) { o.clock = c }
 }

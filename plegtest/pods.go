@@ -9,13 +9,14 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// runtimeType is the Type of the container IDs of this package.
+// runtimeType is the Type of all container IDs in this package.
 const runtimeType = "plegtest"
 
-// NewPod returns a pod in namespace "default" whose name is its UID, with a running sandbox
-// "<uid>-sandbox". A container without a PodSandboxID is put into that sandbox. Pass the containers
-// newest first; they are listed in this order. Nil containers are kept, for tests of bad data. To
-// add labels, annotations or a runtime handler, set the fields before SetPod, or call UpdatePod.
+// NewPod returns a pod in namespace "default" whose name is its UID. The pod contains a running
+// sandbox "<uid>-sandbox". Containers without a PodSandboxID are put into that sandbox. Pass the
+// containers newest first; a list returns them in this order. Nil containers are kept, for tests of
+// bad data. To add labels, annotations or a runtime handler, set the fields before SetPod, or call
+// UpdatePod.
 func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	sandbox := NewSandbox(string(uid)+"-sandbox", pleg.ContainerStateRunning)
 	for _, c := range containers {
@@ -32,8 +33,8 @@ func NewPod(uid types.UID, containers ...*pleg.Container) *pleg.Pod {
 	}
 }
 
-// NewContainer returns a container whose ID and name are id. An ID identifies a container
-// on the whole node, so two pods should not share one.
+// NewContainer returns a container whose ID and name are id. An ID identifies a container on the
+// whole node, so no two pods should use the same ID.
 func NewContainer(id string, state pleg.State) *pleg.Container {
 	return &pleg.Container{
 		ID:    pleg.ContainerID{Type: runtimeType, ID: id},
@@ -43,12 +44,13 @@ func NewContainer(id string, state pleg.State) *pleg.Container {
 	}
 }
 
-// NewSandbox returns a sandbox as a list shows it: running means ready, exited means not ready.
+// NewSandbox returns a sandbox as an item of a list. The state running means ready, exited means
+// not ready.
 func NewSandbox(id string, state pleg.State) *pleg.Container {
 	return &pleg.Container{ID: pleg.ContainerID{Type: runtimeType, ID: id}, State: state}
 }
 
-// Created returns a container that has not been started; see NewContainer.
+// Created returns a container that has been created but not started; see NewContainer.
 func Created(id string) *pleg.Container {
 	return NewContainer(id, pleg.ContainerStateCreated)
 }
@@ -92,13 +94,13 @@ func cloneContainers(list []*pleg.Container) []*pleg.Container {
 	return cloned
 }
 
-// indexOf returns the index of a container in a list, -1 if it is not in it.
+// indexOf returns the index of a container in a list, or -1 if the list does not contain it.
 func indexOf(list []*pleg.Container, id string) int {
 	return slices.IndexFunc(list, func(c *pleg.Container) bool { return c != nil && c.ID.ID == id })
 }
 
-// running returns the pod with only its running containers and sandboxes, as a listing
-// with all=false shows it. It returns nil if there are none.
+// running returns a copy of the pod with only its running containers and ready sandboxes, as in a
+// list with all=false. It returns nil if there are none.
 func running(pod *pleg.Pod) *pleg.Pod {
 	if pod == nil {
 		return nil

@@ -13,24 +13,24 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Runtime is a fake container runtime whose pods the test sets: a [pleg.Runtime], [pleg.PodGetter],
-// [pleg.EventSource] and [pleg.ExitSource]. Its methods may be called from several goroutines at
-// once. It starts no goroutine.
+// Runtime is a fake container runtime with pods that the test sets. It implements [pleg.Runtime],
+// [pleg.PodGetter], [pleg.EventSource] and [pleg.ExitSource]. Its methods are safe for concurrent
+// use. It starts no goroutine.
 //
-// A returned pod is never modified: a change makes a new *pleg.Pod, and an unchanged pod is the
-// same pointer in the next list. While no pod changes, GetPods returns the same slice and allocates
-// nothing.
+// A pod that a method returned is never modified. If a pod changes, the next list contains a new
+// *pleg.Pod; if not, it contains the same pointer. While no pod changes, GetPods returns the same
+// slice and allocates nothing.
 type Runtime struct {
 	clock clock.Clock // set once by NewRuntime
 
 	mu sync.Mutex
-	// All below are guarded by mu, which is never held while a call blocks.
+	// The fields below are guarded by mu. No method holds mu while it blocks.
 
 	slots []slot
-	// first is the first slot of each UID. The other slots of a UID are duplicates,
-	// which are listed and otherwise ignored.
+	// first maps each UID to its first slot. Other slots with the same UID are duplicates: lists
+	// include them, and all other methods ignore them.
 	first map[types.UID]int
-	// listed is what GetPods(all) returns; nil if it is out of date.
+	// listed is the result of GetPods(all=true), or nil if it is out of date.
 	listed []*pleg.Pod
 
 	lives    map[lifeKey]life
@@ -41,13 +41,13 @@ type Runtime struct {
 	calls  map[callKey]*callCount
 	events streams[pleg.ContainerEvent]
 	emit   bool
-	// exits are the streams of exits, and emitExits sends every exit into them.
+	// exits are the streams of exits. If emitExits is true, every exit is sent to them.
 	exits     streams[pleg.ContainerExit]
 	emitExits bool
 }
 
-// slot is a place in the list. The slot of a removed pod stays empty until the list is
-// rebuilt, so that 10,000 removals do not copy the list 10,000 times.
+// slot is a position in the list. When a pod is removed, its slot stays until the list is rebuilt,
+// so that 10,000 removals do not copy the list 10,000 times.
 type slot struct {
 	pod  *pleg.Pod
 	gone bool
@@ -60,7 +60,7 @@ var (
 	_ pleg.ExitSource  = (*Runtime)(nil)
 )
 
-// NewRuntime returns a fake runtime without pods and faults.
+// NewRuntime returns a fake runtime without pods and without faults.
 func NewRuntime(opts ...Option) *Runtime {
 	o := options{clock: clock.RealClock{}}
 	for _, opt := range opts {
@@ -78,8 +78,8 @@ func NewRuntime(opts ...Option) *Runtime {
 	}
 }
 
-// Plain returns a view of the runtime that implements [pleg.Runtime] and no optional interface. To
-// add one, embed Plain and the interface in a struct:
+// Plain returns a view of the runtime that implements only [pleg.Runtime]. To add an optional
+// interface, embed Plain and the interface in a struct:
 //
 //	struct {
 //		pleg.Runtime
@@ -99,8 +99,8 @@ func (p plainRuntime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.Po
 	return p.r.GetPodStatus(ctx, pod)
 }
 
-// GetPods lists the pods in the order in which they were first set. If all is false, it
-// lists only running containers, ready sandboxes, and the pods that have one.
+// GetPods lists the pods in the order in which they were first set. If all is false, it lists only
+// running containers, ready sandboxes, and the pods that contain any of these.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	asCalled, faults := r.begin(GetPods, "")
 	defer r.end(GetPods, "")
@@ -121,8 +121,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	return r.list(all), nil
 }
 
-// GetPod lists one pod. The error wraps [pleg.ErrPodNotFound] if there is no pod with
-// this UID.
+// GetPod lists one pod. If no pod has this UID, the error wraps [pleg.ErrPodNotFound].
 func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) {
 	asCalled, faults := r.begin(GetPod, uid)
 	defer r.end(GetPod, uid)
@@ -149,8 +148,8 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 	return pod, nil
 }
 
-// GetPodStatus returns the status that SetStatus set, or else a status made from the present state
-// of the pod. The status of a removed pod has no containers.
+// GetPodStatus returns the status that SetStatus has set for the pod. If there is none, it makes a
+// status from the pod's present state. The status of a removed pod contains no containers.
 func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
 	if pod == nil {
 		return nil, errors.New("GetPodStatus of a nil pod")
@@ -175,7 +174,7 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 	return r.statusOf(pod), nil
 }
 
-// SetPod adds a pod, or replaces the one of the same UID. The test must not modify the pod
+// SetPod adds a pod, or replaces the pod with the same UID. The test must not modify the pod
 // afterwards. The pod may contain bad data. A nil pod is ignored.
 func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.mu.Lock()
@@ -186,8 +185,8 @@ func (r *Runtime) SetPod(pod *pleg.Pod) {
 	r.putLocked(pod)
 }
 
-// SetPods replaces all pods. It lists the given pods in this order and unchanged, even nil pods,
-// duplicate UIDs and empty UIDs. The test must not modify the pods afterwards.
+// SetPods replaces all pods. Lists return the given pods unchanged and in this order, even nil
+// pods, duplicate UIDs and empty UIDs. The test must not modify the pods afterwards.
 func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +220,7 @@ func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.listed = nil
 }
 
-// RemovePod removes a pod with its containers. It panics if there is no such pod.
+// RemovePod removes a pod with its containers. It panics if the pod does not exist.
 func (r *Runtime) RemovePod(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,8 +231,8 @@ func (r *Runtime) RemovePod(uid types.UID) {
 	r.changedLocked(old, nil)
 }
 
-// UpdatePod replaces a pod by a copy that edit may modify. edit must not call the runtime. If the
-// pod does not exist, NewPod creates it first.
+// UpdatePod calls edit with a copy of the pod, and replaces the pod by that copy. edit must not
+// call the runtime. If the pod does not exist, NewPod creates it first.
 func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,8 +244,8 @@ func (r *Runtime) UpdatePod(uid types.UID, edit func(pod *pleg.Pod)) {
 	r.putLocked(pod)
 }
 
-// Pod returns a pod as a list would show it now, nil if there is none. It does not count as a call,
-// and faults do not affect it.
+// Pod returns a pod as a list would return it now, or nil if the pod does not exist. It does not
+// count as a call, and faults do not affect it.
 func (r *Runtime) Pod(uid types.UID) *pleg.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,7 +259,7 @@ func (r *Runtime) podLocked(uid types.UID) *pleg.Pod {
 	return nil
 }
 
-// mustFindPodLocked returns a pod, and panics if there is none.
+// mustFindPodLocked returns a pod. It panics if the pod does not exist.
 func (r *Runtime) mustFindPodLocked(uid types.UID) *pleg.Pod {
 	pod := r.podLocked(uid)
 	if pod == nil {
@@ -298,7 +297,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	}
 	r.slots = slices.DeleteFunc(r.slots, func(s slot) bool { return s.gone })
 	r.listed = make([]*pleg.Pod, len(r.slots))
-	// From the end, so that the first of duplicates stays in r.first.
+	// The loop runs backwards, so that r.first keeps the first of duplicate pods.
 	for i := len(r.slots) - 1; i >= 0; i-- {
 		pod := r.slots[i].pod
 		r.listed[i] = pod
@@ -311,7 +310,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	return r.listed
 }
 
-// ofAll returns a full list, or only its running pods if all is false.
+// ofAll returns the full list pods if all is true. Otherwise it returns only the running part.
 func ofAll(pods []*pleg.Pod, all bool) []*pleg.Pod {
 	if all {
 		return pods

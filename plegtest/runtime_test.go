@@ -26,7 +26,7 @@ func list(t *testing.T, rt pleg.Runtime) []*pleg.Pod {
 	return pods
 }
 
-// states returns "uid/id=state" of all containers and sandboxes, in their order.
+// states returns all containers and sandboxes in their order, each as "uid/id=state".
 func states(pods []*pleg.Pod) []string {
 	var got []string
 	for _, p := range pods {
@@ -50,7 +50,7 @@ func TestRuntimeSnapshots(t *testing.T) {
 	if again := list(t, rt); &again[0] != &first[0] {
 		t.Error("nothing changed, and the list is another slice")
 	}
-	rt.SetContainer("a", "a1", pleg.ContainerStateRunning) // it is already
+	rt.SetContainer("a", "a1", pleg.ContainerStateRunning) // the container is running already
 	if again := list(t, rt); &again[0] != &first[0] {
 		t.Error("setting the state it has made another slice")
 	}
@@ -127,7 +127,8 @@ func TestRuntimeContainers(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// The addresses are gone with their sandbox, and the next sandbox has none.
+	// If a sandbox is no longer ready, its addresses disappear. The next sandbox starts without
+	// addresses.
 	rt.SetSandbox("a", "a-sandbox", pleg.ContainerStateExited)
 	if status, _ = rt.GetPodStatus(t.Context(), rt.Pod("a")); status.IPs != nil {
 		t.Error("the address of a sandbox that is not ready:", status.IPs)
@@ -175,7 +176,7 @@ func TestRuntimeBadData(t *testing.T) {
 	if _, err := rt.GetPods(t.Context(), false); err != nil {
 		t.Error(err)
 	}
-	rt.ExitContainer("a", "x", 1, "Error") // the first of the two
+	rt.ExitContainer("a", "x", 1, "Error") // changes the first of the two pods "a"
 	if got := list(t, rt); got[2] != twin || got[1].Containers[1].State != pleg.ContainerStateExited {
 		t.Errorf("%v", got)
 	}
@@ -231,7 +232,7 @@ func TestRuntimeFaults(t *testing.T) {
 		}
 		rt.Heal()
 
-		// One call honours cancellation, the other ignores it.
+		// The call for pod a honours cancellation. The call for pod b ignores it.
 		rt.Block(plegtest.GetPodStatus, "a")
 		rt.BlockIgnoringCancel(plegtest.GetPodStatus, "b")
 		var wg sync.WaitGroup
@@ -283,7 +284,7 @@ func TestRuntimeClock(t *testing.T) {
 	}
 }
 
-// A method with the ID of nothing panics, so that a misspelled ID fails the test.
+// A method that is called with an unknown ID panics, so that a test with a misspelled ID fails.
 func TestRuntimeUnknownIDs(t *testing.T) {
 	rt := plegtest.NewRuntime(nil) // a nil option is ignored
 	rt.SetPod(plegtest.NewPod("a", plegtest.Running("app")))
@@ -408,7 +409,7 @@ func TestRuntimeEvents(t *testing.T) {
 		if n := rt.Streams(); n != 1 {
 			t.Error(n, "streams")
 		}
-		rt.SetContainer("a", "a1", pleg.ContainerStateExited) // silent
+		rt.SetContainer("a", "a1", pleg.ContainerStateExited) // no event yet
 		rt.EmitOnChange(true)
 		rt.RestartContainer("a", "a1", "a2")
 		rt.RemovePod("a")
@@ -464,7 +465,7 @@ func TestRuntimePlain(t *testing.T) {
 	}
 }
 
-// Concurrent calls have no data race, and every list is complete.
+// Concurrent calls cause no data race, and every list contains all pods.
 func TestRuntimeConcurrency(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	rt.EmitOnChange(true)

@@ -11,10 +11,10 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SetStatus sets what GetPodStatus returns for a pod, whatever its state; with nil the status is
-// made from the pod again. The pod need not exist. The test must not modify the status afterwards.
-// Each GetPodStatus returns a copy of the outermost struct. For a status that is older than its pod,
-// set one that GetPodStatus returned before.
+// SetStatus sets the status that GetPodStatus returns for a pod, whatever the pod's state is. With
+// nil, GetPodStatus again builds the status from the pod. The pod need not exist. The test must not
+// modify the status afterwards. GetPodStatus returns a shallow copy. To simulate an outdated
+// status, set one that GetPodStatus returned earlier.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -25,9 +25,9 @@ func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.statuses[uid] = status
 }
 
-// SetIPs sets the addresses of the pod's newest sandbox, the primary address first. As with a real
-// runtime, a status shows them while that sandbox is the newest and is ready. SetIPs panics if there
-// is no such pod, or if it has no sandbox.
+// SetIPs sets the addresses of the pod's newest sandbox, with the primary address first. As in a
+// real runtime, a status contains them only while that sandbox is the newest and ready. SetIPs
+// panics if the pod does not exist or contains no sandbox.
 func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,8 +38,8 @@ func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.ips[lifeKey{uid, pod.Sandboxes[0].ID.ID}] = slices.Clone(ips)
 }
 
-// statusOf returns the status of the present state of a pod, which may differ from the
-// caller's listing.
+// statusOf returns the status of a pod's present state, which may differ from asked, the caller's
+// listing.
 func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 		return &pleg.PodStatus{ID: asked.ID, Name: asked.Name, Namespace: asked.Namespace}
 	}
 	status := &pleg.PodStatus{ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, Source: pod.Source}
-	active := "" // the newest sandbox, if it is ready
+	active := "" // ID of the newest sandbox if it is ready
 	for i, s := range pod.Sandboxes {
 		if s == nil {
 			continue

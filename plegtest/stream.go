@@ -7,43 +7,43 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// EventMode is the behaviour of the fake runtime's event streams.
+// EventMode selects how the fake runtime serves event streams.
 type EventMode int
 
 const (
-	// EventsServed accepts streams, and keeps them open. It is the default.
+	// EventsServed accepts streams and keeps them open. It is the default.
 	EventsServed EventMode = iota
 	// EventsUnsupported refuses streams with [pleg.ErrEventsUnsupported].
 	EventsUnsupported
-	// EventsEndAtOnce accepts a stream, and ends it at once without an error.
+	// EventsEndAtOnce accepts a stream, and then ends it at once without an error.
 	EventsEndAtOnce
 )
 
-// stream is one call of WatchContainerEvents or WatchContainerExits that has been accepted.
-// Its queue is guarded by the runtime's lock.
+// stream is one accepted call of WatchContainerEvents or WatchContainerExits. The runtime's lock
+// guards its queue.
 type stream[E any] struct {
 	queue []E
-	wake  chan struct{} // holds one
-	// broken is closed when the stream ends by itself, with err set before.
+	wake  chan struct{} // has room for one signal
+	// broken is closed when the stream breaks. err is set before.
 	broken chan struct{}
 	err    error
 }
 
-// streams are all streams of events, or all streams of exits. The runtime's lock guards them.
+// streams contains all streams of events, or all streams of exits. The runtime's lock guards it.
 type streams[E any] struct {
 	open []*stream[E]
 	mode EventMode
 }
 
-// WatchContainerEvents calls observe for every event that is emitted from now on, in
-// order, in the goroutine of the call. It returns when ctx ends or the stream is broken.
-// Events that are emitted while observe runs are queued.
+// WatchContainerEvents calls observe for each event that is emitted from now on, in order and in
+// the caller's goroutine. Events that are emitted while observe runs are queued. The method returns
+// when ctx ends or the stream breaks.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	return watchStream(ctx, r, WatchContainerEvents, &r.events, connected, observe)
 }
 
-// WatchContainerExits is WatchContainerEvents for exits. For a runtime without exit events, make it
-// Fail with [pleg.ErrEventsUnsupported].
+// WatchContainerExits works like WatchContainerEvents, for exits. To simulate a runtime without
+// exit events, call Fail for this method with [pleg.ErrEventsUnsupported].
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	return watchStream(ctx, r, WatchContainerExits, &r.exits, connected, observe)
 }
@@ -79,7 +79,7 @@ func watchStream[E any](
 		case <-s.wake:
 		case <-s.broken:
 		}
-		// Events from before the break are delivered first.
+		// Deliver the events from before the break first.
 		for {
 			event, ok := s.next(r)
 			if !ok {
@@ -98,24 +98,24 @@ func watchStream[E any](
 	}
 }
 
-// Emit sends an event to every stream, and returns the number of streams. The event is
-// lost if there is none. Emit never blocks.
+// Emit sends an event to each open event stream, and returns the number of streams. Without a
+// stream, the event is lost. Emit never blocks.
 func (r *Runtime) Emit(event pleg.ContainerEvent) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.events.emitLocked(event)
 }
 
-// EmitOnChange sets whether every change of a container or sandbox emits an event. The
-// default is off.
+// EmitOnChange sets whether each change of a container or sandbox emits an event. The default is
+// false.
 func (r *Runtime) EmitOnChange(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.emit = on
 }
 
-// EmitExit sends an exit to every stream of exits, and returns the number of streams. The exit is
-// lost if there is none. A test may send an exit before the container exits or long after, twice,
+// EmitExit sends an exit to each open stream of exits, and returns the number of streams. Without a
+// stream, the exit is lost. A test may send an exit before the container exits, long after, twice,
 // or for a container that does not exist. EmitExit never blocks.
 func (r *Runtime) EmitExit(exit pleg.ContainerExit) (streams int) {
 	r.mu.Lock()
@@ -123,15 +123,15 @@ func (r *Runtime) EmitExit(exit pleg.ContainerExit) (streams int) {
 	return r.exits.emitLocked(exit)
 }
 
-// EmitOnExit sets whether every exit of a container or sandbox is sent at once as EmitExit does.
-// The default is off.
+// EmitOnExit sets whether each exit of a container or sandbox is sent to the streams of exits at
+// once. The default is false.
 func (r *Runtime) EmitOnExit(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.emitExits = on
 }
 
-// SetEventMode sets the behaviour of new event streams. Connected streams stay connected;
+// SetEventMode sets the behaviour of future event streams. Open streams stay open;
 // BreakEventStreams ends them.
 func (r *Runtime) SetEventMode(mode EventMode) {
 	r.mu.Lock()
@@ -139,22 +139,22 @@ func (r *Runtime) SetEventMode(mode EventMode) {
 	r.events.mode = mode
 }
 
-// BreakEventStreams ends every event stream with err, or without an error if err is nil, after the
-// events that were emitted before. It returns the number of streams.
+// BreakEventStreams ends each event stream with err, which may be nil. Events that were emitted
+// before are delivered first. It returns the number of ended streams.
 func (r *Runtime) BreakEventStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.events.breakLocked(err)
 }
 
-// BreakExitStreams ends every stream of exits, as BreakEventStreams ends the event streams.
+// BreakExitStreams ends each stream of exits with err. See BreakEventStreams.
 func (r *Runtime) BreakExitStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.exits.breakLocked(err)
 }
 
-// Streams returns how many event streams are connected. It does not count the streams of exits.
+// Streams returns the number of open event streams. Streams of exits do not count.
 func (r *Runtime) Streams() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,8 +210,8 @@ func (all *streams[E]) breakLocked(err error) int {
 	return n
 }
 
-// emitChangesLocked emits an event for each container and sandbox that differs
-// between two versions of a pod, either of which may be nil.
+// emitChangesLocked emits an event for each container and sandbox that differs between two versions
+// of a pod. One version may be nil.
 func (r *Runtime) emitChangesLocked(old, pod *pleg.Pod) {
 	if old == nil {
 		old = &pleg.Pod{ID: pod.ID}
@@ -237,7 +237,8 @@ func (r *Runtime) emitChangesLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// emitExitsLocked emits the exit of each container and sandbox that had not exited before.
+// emitExitsLocked emits an exit for each container and sandbox that is exited in pod but not in
+// old.
 func (r *Runtime) emitExitsLocked(old, pod *pleg.Pod) {
 	var was []*pleg.Container
 	if old != nil {

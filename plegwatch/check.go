@@ -24,7 +24,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The exit codes of --check, as node-problem-detector expects them of a custom plugin.
+// The exit codes of --check. node-problem-detector expects these codes of a custom plugin.
 const (
 	exitHealthy   = 0
 	exitUnhealthy = 1
@@ -32,14 +32,14 @@ const (
 )
 
 const (
-	// maxVerdictBytes is how many bytes of a plugin's output node-problem-detector keeps by
-	// default. It cuts bytes, not characters.
+	// maxVerdictBytes is the default limit of node-problem-detector for the output of a plugin.
+	// node-problem-detector cuts longer output after this many bytes, even within a character.
 	maxVerdictBytes = 80
-	// checkTimeout is shorter than the 5 s after which node-problem-detector kills a plugin, so
-	// that a stuck runtime is reported as unhealthy, not as unknown.
+	// checkTimeout limits a check. node-problem-detector kills a plugin after 5 s and reports
+	// "unknown". A check that ends earlier can report a stuck runtime as unhealthy.
 	checkTimeout = 4 * time.Second
-	// maxReportBytes bounds what is read of an answer. A report of a thousand failing pods
-	// has less than a megabyte.
+	// maxReportBytes limits how much of the agent's answer is read. A report of a thousand failing
+	// pods is smaller than a megabyte.
 	maxReportBytes = 16 << 20
 )
 
@@ -49,8 +49,8 @@ type verdict struct {
 	text string
 }
 
-// check asks once whether the node is healthy, prints the answer in a line of at most
-// maxVerdictBytes, and returns the exit code.
+// check checks the node's health once, prints the verdict in one line of at most maxVerdictBytes,
+// and returns the exit code.
 func check(ctx context.Context, f flags, stdout io.Writer) int {
 	timeout := f.duration
 	if timeout == 0 {
@@ -68,10 +68,10 @@ func check(ctx context.Context, f flags, stdout io.Writer) int {
 	return v.code
 }
 
-// checkAgent asks the agent at an address for its health. Any local user may answer at a port. At a
-// unix socket, only a user who may write to its directory can.
+// checkAgent asks the agent at an address for its health. On a TCP port, any local user could
+// answer in place of the agent. On a unix socket, only users who may write to its directory could.
 func checkAgent(ctx context.Context, address string, now func() time.Time) verdict {
-	// The agent is on this machine, so no proxy is used.
+	// The agent runs on this machine, so the request uses no proxy.
 	transport := &http.Transport{DisableKeepAlives: true}
 	url := "http://" + listenAddress(address) + "/healthz"
 	if path, isSocket := strings.CutPrefix(address, unixScheme); isSocket {
@@ -89,7 +89,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 		return unknown("the agent does not answer: " + ending(err.Error()))
 	}
 	defer resp.Body.Close()
-	// ctx does not end a connection that has switched protocols.
+	// If the agent switches protocols, the end of ctx no longer closes the connection.
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	var report agentReport
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
@@ -108,7 +108,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	}
 }
 
-// agentReport is what a verdict needs of the answer of plegz.Healthz.
+// agentReport contains the fields of a plegz.Healthz answer that a verdict uses.
 type agentReport struct {
 	plegz.Condition
 	pleg.HealthReport
@@ -118,8 +118,9 @@ type agentReport struct {
 	}
 }
 
-// trouble describes what is worst in a few words, because the sentence of a report is too long for a verdict. The
-// pod and the container come first, so that the cut takes the rest.
+// trouble describes the worst problem of a report in a few words, because the report's own sentence
+// is too long for a verdict. The pod and the container come first, so that fit does not cut them
+// off.
 func trouble(r *agentReport, now time.Time) string {
 	since := func(t time.Time) string {
 		if t = t.UTC(); now.Sub(t) > 12*time.Hour {
@@ -161,11 +162,11 @@ func trouble(r *agentReport, now time.Time) string {
 	return cmp.Or(sentence, r.Reason)
 }
 
-// checkRuntime asks the runtime, which must answer and list its pods.
+// checkRuntime returns "healthy" if the runtime answers and lists its pods.
 func checkRuntime(ctx context.Context, endpoint string, within time.Duration) verdict {
 	named := endpoint != autoEndpoint
 	if named {
-		// Dial makes no call, and fails if there can be no runtime at the endpoint.
+		// Dial makes no call. It fails if the endpoint cannot be a runtime's socket.
 		r, err := cri.Dial(endpoint)
 		if err != nil {
 			return unknown(err.Error())
@@ -186,9 +187,10 @@ func checkRuntime(ctx context.Context, endpoint string, within time.Duration) ve
 	return verdict{exitHealthy, fit(fmt.Sprintf("the runtime is healthy: %d pods", len(pods)))}
 }
 
-// runtimeTrouble is the verdict on a runtime that has not answered. named is true if its endpoint is known.
+// runtimeTrouble returns the verdict for an error of the runtime. named is true if the runtime's
+// endpoint is known.
 func runtimeTrouble(err error, named bool, within time.Duration) verdict {
-	// gRPC passes the error of connect(2) as text.
+	// gRPC passes the error of connect(2) as text, which errors.Is cannot match.
 	denied := errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
 	switch {
 	case denied:
@@ -204,7 +206,8 @@ func runtimeTrouble(err error, named bool, within time.Duration) verdict {
 
 func unknown(text string) verdict { return verdict{exitUnknown, fit(text)} }
 
-// ending returns the end of an error, where its cause is, if it is too long for a verdict.
+// ending returns the last part of an error that is too long for a verdict. The last part contains
+// the cause.
 func ending(text string) string {
 	const most = 45
 	if len(text) <= most {
@@ -220,7 +223,7 @@ func ending(text string) string {
 	return "... " + text
 }
 
-// fit makes a text fit into a verdict: one line, cut at maxVerdictBytes.
+// fit shortens a text to a verdict: one line of at most maxVerdictBytes.
 func fit(text string) string {
 	const more = "..."
 	text = printable.Text(text)

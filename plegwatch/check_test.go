@@ -18,7 +18,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// checked runs a check, which must print one line of at most 80 bytes, and nothing else.
+// checked runs a check. The check must print exactly one line of at most 80 bytes.
 func checked(t *testing.T, code int, says string, args ...string) {
 	t.Helper()
 	var stdout, stderr console
@@ -61,7 +61,8 @@ func TestCheckRuntime(t *testing.T) {
 	checked(t, 2, "only unix sockets", "--runtime-endpoint", "tcp://127.0.0.1:1")
 }
 
-// A check of an agent asks the agent, and not its runtime: it sees what is stuck.
+// With --listen, --check asks the agent, not the runtime. Only the agent knows which container is
+// stuck.
 func TestCheckAgent(t *testing.T) {
 	t.Parallel()
 	var answer http.HandlerFunc
@@ -69,7 +70,7 @@ func TestCheckAgent(t *testing.T) {
 	defer agent.Close()
 	address := agent.Listener.Addr().String()
 	healthz := func(r agentReport) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz answers
+		return func(w http.ResponseWriter, _ *http.Request) { // answers as plegz.Healthz does
 			if !r.Healthy {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}

@@ -9,26 +9,27 @@ import (
 )
 
 const (
-	// maxWaiting and maxBusy bound the open connections without a request, and with one.
+	// maxWaiting limits the open connections without a request, maxBusy those with a request.
 	maxWaiting, maxBusy = 512, 128
-	// sendGrace is how long a connection always has to send its first request.
+	// sendGrace is the time that every new connection gets to send its first request.
 	sendGrace = 100 * time.Millisecond
 )
 
-// clients closes the oldest connection of a server when there are too many. So clients
-// that leave connections idle, or never read, cannot lock out others.
+// clients closes a server's oldest connection when too many are open. Clients that keep connections
+// idle, or that never read, therefore cannot lock out other clients.
 type clients struct {
 	mu   sync.Mutex
-	open []*client // in the order in which they were accepted; guarded by mu
+	open []*client // ordered by time of acceptance; guarded by mu
 }
 
 type client struct {
 	conn     net.Conn
 	accepted time.Time
-	busy     bool // true while there is a request
+	busy     bool // true while the server handles a request
 }
 
-// note is the ConnState function of an http.Server.
+// note is the ConnState function of an http.Server. The server calls it for each change of a
+// connection.
 func (c *clients) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,13 +38,13 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	case state == http.StateNew:
 		c.open = append(c.open, &client{conn: conn, accepted: time.Now()})
 		if first := c.excessLocked(false); first != nil {
-			// The server accepts no other connection until note returns.
+			// Until note returns, the server accepts no further connection.
 			c.mu.Unlock()
 			time.Sleep(time.Until(first.accepted.Add(sendGrace)))
 			c.mu.Lock()
 		}
 		c.closeExcessLocked(false)
-	case i < 0: // it is closed already
+	case i < 0: // the connection is closed already
 	case state == http.StateActive, state == http.StateIdle:
 		c.open[i].busy = state == http.StateActive
 		c.closeExcessLocked(c.open[i].busy)
@@ -52,7 +53,8 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// excessLocked returns the oldest connection with or without a request, if there are too many of its kind.
+// excessLocked returns the oldest busy connection if too many connections are busy. If busy is
+// false, it does the same for waiting connections. Otherwise it returns nil.
 func (c *clients) excessLocked(busy bool) (first *client) {
 	n, most := 0, maxWaiting
 	if busy {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// filter selects the events that are printed. An empty list selects everything, and so does no selector.
+// filter selects the events to print. An empty list or a nil selector selects all events.
 type filter struct {
 	namespaces []pattern
 	pods       []podName
@@ -21,15 +21,15 @@ type filter struct {
 	selector   labels.Selector
 }
 
-// pattern is a name, or a pattern as path.Match takes it.
+// pattern is a name, or a pattern in the syntax of path.Match.
 type pattern string
 
 func (p pattern) fits(name string) bool {
-	fits, _ := path.Match(string(p), name) // parsePattern has checked it
+	fits, _ := path.Match(string(p), name) // parsePattern has already rejected malformed patterns
 	return fits
 }
 
-// podName matches pods by name, in the matching namespaces or, if namespace is empty, in all.
+// podName matches pods by name and namespace. An empty namespace matches every namespace.
 type podName struct{ namespace, name pattern }
 
 // shownEvents are the types of events that are printed.
@@ -54,7 +54,7 @@ func (f *filter) isEmpty() bool {
 	return len(f.namespaces)+len(f.pods)+len(f.events) == 0 && f.selector == nil
 }
 
-// addEach parses the values of a flag, which commas separate, and adds them to a list.
+// addEach parses a flag's comma-separated values and appends them to a list.
 func addEach[T any](list *[]T, values string, parse func(string) (T, error)) error {
 	for value := range strings.SplitSeq(values, ",") {
 		value = strings.TrimSpace(value)
@@ -70,7 +70,7 @@ func addEach[T any](list *[]T, values string, parse func(string) (T, error)) err
 	return nil
 }
 
-// patternText matches the characters that a name in Kubernetes or a pattern may have.
+// patternText matches a text that consists only of the characters of Kubernetes names and patterns.
 var patternText = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]+$`)
 
 func parseNamespace(s string) (pattern, error) { return parsePattern("a namespace", s) }
@@ -82,7 +82,7 @@ func parsePattern(of, s string) (pattern, error) {
 	return pattern(s), nil
 }
 
-// parsePodName reads a pod's name as the table shows it, with its namespace or without.
+// parsePodName parses "name" or "namespace/name", as the table prints pods.
 func parsePodName(s string) (p podName, err error) {
 	namespace, name, both := strings.Cut(s, "/")
 	if !both {
@@ -94,7 +94,7 @@ func parsePodName(s string) (p podName, err error) {
 	return p, err
 }
 
-// parseEvent reads a type of event as the table or the JSON shows it.
+// parseEvent parses an event type as the table or the JSON output spells it, in any case.
 func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
 	for _, e := range shownEvents {
 		if strings.EqualFold(s, string(e)) || strings.EqualFold(s, eventText(e)) {
@@ -104,7 +104,7 @@ func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
 	return "", fmt.Errorf("there is no event %q: Started, Died, Ended, Removed or PodSync", s)
 }
 
-// eventText is the table's name of a type of event.
+// eventText returns an event type as the table prints it.
 func eventText(e pleg.PodLifeCycleEventType) string {
 	return strings.TrimPrefix(string(e), "Container")
 }

@@ -68,20 +68,20 @@ sentence, notes and report. "plegwatch history DIR" prints a history, without a 
 `
 )
 
-// Endpoints that name no socket.
+// Values of --runtime-endpoint that are not sockets.
 const (
-	// autoEndpoint is the socket of a runtime at its usual place.
+	// autoEndpoint means: look for a runtime's socket at the usual paths.
 	autoEndpoint = "auto"
-	// demoEndpoint is the simulated node.
+	// demoEndpoint means: watch a simulated node.
 	demoEndpoint = "demo"
 )
 
-// flags are the settings of the command line.
+// flags contains the values of the command line's flags.
 type flags struct {
 	endpoint  string
-	namedBy   string // what named the endpoint, if the command line did not
+	namedBy   string // the variable or file that named the endpoint; empty if the command line did
 	wait      bool
-	duration  time.Duration // 0 is for ever
+	duration  time.Duration // 0 means no limit
 	filter    filter
 	initial   bool
 	since     since
@@ -98,7 +98,8 @@ type flags struct {
 	version   bool
 }
 
-// parseFlags reads the command line, and the settings that replace missing flags.
+// parseFlags parses the command line. If a flag for the endpoint or the node's name is missing, it
+// uses crictl's settings or the host's name.
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	f := flags{output: outputText, logFormat: logText, exits: cri.DefaultExitsDir}
 	fs := newFlagSet(&f)
@@ -112,7 +113,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 		}
 	}
 	if f.nodeName == "" {
-		f.nodeName, _ = os.Hostname() // without it, metrics and page name no node
+		f.nodeName, _ = os.Hostname() // on an error, metrics and page show no node name
 	}
 	return f, f.validate(fs.Args())
 }
@@ -162,7 +163,7 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 		"at most, or --for")
 	fs.BoolVar(&f.version, "version", false, "print the version, and end")
 	fs.StringSliceVar(&f.listen, "metrics-address", nil, "")
-	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // cannot fail: the flag exists
+	_ = fs.MarkDeprecated("metrics-address", "it is called --listen") // the flag exists, so this cannot fail
 	return fs
 }
 
@@ -207,22 +208,23 @@ func (f *flags) findEndpoint() error {
 	return nil
 }
 
-// maxConfigBytes bounds what is read of a configuration of crictl.
+// maxConfigBytes limits how much of a crictl configuration is read.
 const maxConfigBytes = 1 << 20
 
-// crictlEndpoint returns the endpoint in a configuration of crictl; empty if it names none.
+// crictlEndpoint returns the endpoint in a crictl configuration, or "" if the file names no
+// endpoint.
 func crictlEndpoint(file io.Reader) (string, error) {
 	var config struct {
 		Endpoint string `yaml:"runtime-endpoint"`
 	}
 	err := yaml.NewDecoder(io.LimitReader(file, maxConfigBytes)).Decode(&config)
-	if errors.Is(err, io.EOF) { // an empty file
+	if errors.Is(err, io.EOF) { // the file is empty
 		err = nil
 	}
 	return config.Endpoint, err
 }
 
-// explain adds to a runtime's error what named the endpoint.
+// explain adds the variable or file that named the endpoint to a runtime's error.
 func (f *flags) explain(err error) error {
 	if f.namedBy == "" {
 		return err
@@ -230,7 +232,7 @@ func (f *flags) explain(err error) error {
 	return fmt.Errorf("%w (%s names the socket)", err, f.namedBy)
 }
 
-// validate finds faults that no single flag shows.
+// validate reports arguments and values that are wrong, and flags that do not work together.
 func (f *flags) validate(rest []string) error {
 	switch {
 	case len(rest) > 0:
@@ -255,7 +257,8 @@ func (f *flags) validate(rest []string) error {
 	return nil
 }
 
-// node returns the endpoint to watch, and a function that ends the node if it is simulated.
+// node returns the endpoint to watch. It starts the simulated node if the flags ask for it; stop
+// ends that node.
 func (f *flags) node() (endpoint string, stop func(), err error) {
 	switch f.endpoint {
 	case demoEndpoint:
@@ -267,7 +270,8 @@ func (f *flags) node() (endpoint string, stop func(), err error) {
 	}
 }
 
-// exitEvents is the folder of CRI-O's exit files; empty if exits are taken from the CRI alone.
+// exitEvents is the directory of CRI-O's exit files. If it is empty, plegwatch learns of exits from
+// CRI alone.
 type exitEvents string
 
 // String implements pflag.Value.
@@ -289,7 +293,7 @@ func (e *exitEvents) Set(s string) error {
 	return nil
 }
 
-// option returns the option of the runtime.
+// option returns the option of package cri for this setting.
 func (e *exitEvents) option() cri.Option {
 	if *e == "" {
 		return cri.WithoutExitEvents()
@@ -297,8 +301,9 @@ func (e *exitEvents) option() cri.Option {
 	return cri.WithExitsDir(string(*e))
 }
 
-// since selects what is printed of the things that exist at the start: those since a time, or since
-// a duration before the start. The zero value selects nothing.
+// since selects which of the pods and containers that exist at the start are printed: those that
+// started or ended after a time, or within a duration before the start. The zero value selects
+// none.
 type since struct {
 	at  time.Time
 	ago time.Duration

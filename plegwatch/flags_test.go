@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Each field of a JSON line has a line in the usage.
+// The usage text describes each field of the JSON output.
 func TestUsageDescribesJSON(t *testing.T) {
 	of := reflect.TypeFor[line]()
 	for i := range of.NumField() {
@@ -36,7 +36,7 @@ func TestUsageDescribesJSON(t *testing.T) {
 	}
 }
 
-// Exit events are on unless they are switched off.
+// plegwatch uses exit events by default. --exit-events=off switches them off.
 func TestExitEventsFlag(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -58,7 +58,7 @@ func TestExitEventsFlag(t *testing.T) {
 func TestNode(t *testing.T) {
 	for _, tt := range []struct{ flag, want string }{
 		{"unix:///run/a.sock", "unix:///run/a.sock"},
-		{autoEndpoint, ""}, // cri.Connect tries the usual ones
+		{autoEndpoint, ""}, // with an empty endpoint, cri.Connect tries the usual sockets
 	} {
 		endpoint, stop, err := (&flags{endpoint: tt.flag}).node()
 		if err != nil || endpoint != tt.want {
@@ -81,7 +81,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// The endpoint comes from where crictl has it, unless the command line names one.
+// If the command line names no endpoint, plegwatch reads the endpoint from the environment or from
+// crictl's configuration.
 func TestFindsEndpoint(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "crictl.yaml")
 	write := func(text string) {
@@ -97,7 +98,7 @@ func TestFindsEndpoint(t *testing.T) {
 		}
 	}
 	t.Setenv("CRI_CONFIG_FILE", config)
-	expect(demoEndpoint) // there is no such file
+	expect(demoEndpoint) // the file does not exist yet
 	write("image-endpoint: unix:///run/image.sock\ntimeout: 10\n")
 	expect(demoEndpoint)
 	for _, value := range []string{"unix:///run/a.sock", `"unix:///run/a.sock"`, "'unix:///run/a.sock' # here"} {
@@ -108,7 +109,8 @@ func TestFindsEndpoint(t *testing.T) {
 	expect("unix:///run/a.sock")
 	write("# nothing\n")
 	expect(demoEndpoint)
-	// A file that names a runtime and is not understood never leads to a simulated node.
+	// If a configuration file cannot be parsed, plegwatch reports an error. It does not fall back
+	// to the simulated node.
 	for _, text := range []string{
 		`runtime-endpoint: unix:///run/a.sock\nimage-endpoint: unix:///run/a.sock`, "runtime-endpoint: [a, b]",
 		"\truntime-endpoint: a",

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// healthPeriod is the time between two readings of the health.
+// healthPeriod is the time between two checks of the generator's health.
 const healthPeriod = time.Second
 
 // follower reads a generator's events and prints them.
@@ -34,7 +34,7 @@ type follower struct {
 	// How many events could not be printed or kept in the history, and when that was logged last.
 	lost       int
 	lostLogged time.Time
-	// The condition that was logged last, as logged returns it, and when.
+	// logged is the condition that was last logged, in the form of stateOf, and loggedAt is when.
 	logged   string
 	loggedAt time.Time
 }
@@ -142,7 +142,8 @@ func (f *follower) noteHealth() {
 
 var withTime = regexp.MustCompile(`\(for [^)]*\)|\d+ (other )?pods? (has|have) been inspected|[0-9.]+`)
 
-// stateOf returns the level of a condition and what is wrong, without what changes with time.
+// stateOf returns the level and the problem of a condition, without the numbers that change with
+// time.
 func stateOf(c plegz.Condition) string {
 	if c.Level == plegz.LevelOK {
 		return string(c.Level)
@@ -150,7 +151,7 @@ func stateOf(c plegz.Condition) string {
 	return string(c.Level) + " " + withTime.ReplaceAllString(c.Sentence, "")
 }
 
-// summarize logs a summary in one line.
+// summarize logs a one-line summary of the watch.
 func (f *follower) summarize() {
 	r := f.generator.HealthReport()
 	about := []any{"events", f.events, "took", roughly(time.Since(f.began)).String(), "healthy", r.Healthy}
@@ -166,7 +167,7 @@ func (f *follower) summarize() {
 	f.log.Info("Done", append(append(about, conditionOf(r)...), "runtime", r.Runtime)...)
 }
 
-// conditionOf returns the log's fields for a report.
+// conditionOf returns log fields for a health report: pods, stream and the stream's error.
 func conditionOf(r pleg.HealthReport) []any {
 	about := []any{"pods", r.Pods, "stream", r.Stream.State}
 	if r.Stream.Error != "" && r.Stream.State != pleg.StreamConnected {

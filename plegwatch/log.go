@@ -12,7 +12,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// logFormat is the flag that selects the form of the log.
+// logFormat is the value of --log-format.
 type logFormat string
 
 const (
@@ -36,17 +36,18 @@ func (l *logFormat) Set(s string) error {
 	return fmt.Errorf("must be %s or %s", logText, logJSON)
 }
 
-// newLoggers returns the program's logger and the library's, which write the same format.
+// newLoggers returns a logger for the program and a logger for the library. They write the same
+// format.
 func newLoggers(format logFormat, verbosity int, w io.Writer) (*slog.Logger, klog.Logger) {
 	options := &slog.HandlerOptions{Level: slog.Level(-verbosity)}
-	var handler slog.Handler = slog.NewTextHandler(w, options) // quotes what a terminal could obey
+	var handler slog.Handler = slog.NewTextHandler(w, options) // quotes control characters
 	if format == logJSON {
 		handler = slog.NewJSONHandler(printableJSON{w}, options)
 	}
 	return slog.New(handler), logr.FromSlogHandler(handler)
 }
 
-// printableJSON is a writer of lines of JSON that escapes what a terminal could obey.
+// printableJSON is a writer for lines of JSON. It escapes characters that control a terminal.
 type printableJSON struct{ w io.Writer }
 
 func (p printableJSON) Write(line []byte) (int, error) {

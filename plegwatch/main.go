@@ -1,10 +1,10 @@
-// Command plegwatch prints the lifecycle of a node's pods as it happens, and serves a page, metrics
-// and the health of the node:
+// Command plegwatch prints the lifecycle of a node's pods as it happens. It can also serve a page,
+// metrics and the health of the node:
 //
 //	plegwatch
 //	plegwatch --runtime-endpoint unix:///run/containerd/containerd.sock
 //
-// Without an endpoint it watches a simulated node, which needs no runtime and no rights.
+// If it finds no endpoint, it watches a simulated node, which needs no runtime and no privileges.
 package main
 
 import (
@@ -29,32 +29,34 @@ import (
 
 const program = "plegwatch"
 
-// Exit codes; check has its own.
+// The exit codes of a watch. The codes of --check are in check.go.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// endGrace is how long the program may take to end after a signal. It is longer than closeGrace.
+// endGrace is the time that the program gets to end after a signal. It is longer than closeGrace,
+// so that requests in progress can finish.
 const endGrace = 3 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
-		stop() // a second signal ends the program at once
-		// Without a reader of stdout or stderr, a write blocks.
+		stop() // from now on, a signal ends the program at once
+		// If nobody reads stdout or stderr, a write can block for ever. So exit after endGrace.
 		time.AfterFunc(endGrace, func() { os.Exit(exitFailed) })
 	})
-	// If head closes the pipe, a write fails and the watch ends as it should. The signal would
-	// leave the node's socket behind.
+	// If the reader of stdout closes the pipe, as head does, the write fails and the watch ends in
+	// order. SIGPIPE would kill the program and leave the simulated node's socket behind.
 	signal.Ignore(syscall.SIGPIPE)
-	// gRPC would print texts of the runtime to stderr, unescaped. Errors of calls have them too.
+	// gRPC would log texts of the runtime to stderr, unescaped. The errors of calls include these
+	// texts anyway.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run watches until ctx ends and returns the exit code.
+// run executes the command line until ctx ends, and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == historyCommand {
 		return printHistory(args[1:], stdout, stderr)
@@ -104,7 +106,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), cri.WithAnnotations(), f.exits.option())
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // a signal ended it before it began
+			return nil // a signal came before the watch began
 		}
 		return f.explain(err)
 	}
@@ -123,7 +125,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	generator.Start(context.WithoutCancel(ctx)) // until Stop, so that the last report is of a running generator
+	// Run until Stop, so that the summary describes a running generator.
+	generator.Start(context.WithoutCancel(ctx))
 	defer generator.Stop()
 	if len(f.listen) > 0 {
 		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry, earlier.option()), log)
@@ -143,7 +146,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	return err
 }
 
-// connect returns the runtime at an endpoint. With wait, the runtime need not answer yet.
+// connect returns the runtime at an endpoint. If wait is true, it succeeds before the runtime
+// answers.
 func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option) (*cri.Runtime, error) {
 	if wait {
 		return cri.Dial(endpoint, opts...)

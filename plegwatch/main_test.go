@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	}
 	var err error
 	if dir, err = os.MkdirTemp("", "plegwatch-"); err == nil {
-		// The tests must not use a runtime of this machine.
+		// The tests must not find a runtime of this machine.
 		err = errors.Join(os.Unsetenv("CONTAINER_RUNTIME_ENDPOINT"), os.Setenv("CRI_CONFIG_FILE", os.DevNull))
 	}
 	if err != nil {
@@ -47,10 +47,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// dir is a folder for the tests, which is removed at the end.
+// dir is a temporary directory for the tests, removed when they have ended.
 var dir string
 
-// built builds the program and returns its path.
+// built builds the program once and returns its path.
 var built = sync.OnceValues(func() (path string, err error) {
 	path = filepath.Join(dir, program)
 	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
@@ -59,7 +59,7 @@ var built = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// patience is how long a test waits for something that must come.
+// patience is how long a test waits for an expected result before it fails.
 const patience = 30 * time.Second
 
 func TestText(t *testing.T) {
@@ -118,7 +118,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A watch of an existing runtime runs until a signal, which ends the context.
+// With an endpoint, plegwatch runs until a signal. Here the end of the context stands for the
+// signal.
 func TestEndpointUntilSignal(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -140,7 +141,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 		!strings.Contains(body, `kubelet_runtime_operations_total{operation_type="version"}`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
-	// The page is read once a second, and after events.
+	// The page's data is refreshed once a second and after events.
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		code, body := get(t, "http://"+address+"/")
 		if code == http.StatusOK && strings.Contains(body, "node-7, plegwatch devel") &&
@@ -151,7 +152,7 @@ func TestEndpointUntilSignal(t *testing.T) {
 			t.Fatalf("/: %d\n%s", code, body)
 		}
 	}
-	stream, err := http.Get("http://" + address + "/?format=stream") // still open when the signal comes
+	stream, err := http.Get("http://" + address + "/?format=stream") // this stream is still open when the signal comes
 	if err != nil || stream.StatusCode != http.StatusOK {
 		t.Fatal(stream, err)
 	}
@@ -194,7 +195,7 @@ func TestSilentSocket(t *testing.T) {
 	}
 }
 
-// A signal while the runtime does not answer is no failure.
+// If a signal comes while plegwatch is still connecting to the runtime, the exit code is 0.
 func TestSignalWhileConnecting(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -209,7 +210,8 @@ func TestSignalWhileConnecting(t *testing.T) {
 	}
 }
 
-// With --wait the watch begins before the runtime does, and sees its pods later.
+// With --wait, plegwatch can start before the runtime. It prints the pods once the runtime is
+// there.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "later.sock")
@@ -235,7 +237,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// With --wait and without a runtime, the watch ends when the time is up.
+// With --wait and no runtime, plegwatch ends when --for is over.
 func TestWaitInVain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "never.sock")
@@ -251,7 +253,7 @@ func TestWaitInVain(t *testing.T) {
 	}
 }
 
-// Events that the filter does not select are counted and not printed.
+// Events that the filter leaves out are not printed. The summary counts them.
 func TestFiltered(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -267,7 +269,7 @@ func TestFiltered(t *testing.T) {
 	var stdout, stderr console
 	w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--pod", "shop/web", "--event", "Started,Died"},
 		&stdout, &stderr)
-	stderr.await(t, regexp.MustCompile(`msg="Healthy: `)) // db has been read, and counted
+	stderr.await(t, regexp.MustCompile(`msg="Healthy: `)) // the event of pod db has been read and counted
 	runPod("web")
 	stdout.await(t, regexp.MustCompile(`shop/web +app +Started`))
 	stdout.await(t, regexp.MustCompile(`shop/web +sandbox +Started`))
@@ -279,8 +281,8 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
-// No name from a runtime reaches the terminal unescaped: not in the table, in the JSON, or in what
-// the program and the library log.
+// Control characters in names from the runtime are escaped everywhere: in the table, in the JSON,
+// and in the logs of the program and the library.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[2J\r\n\u009b31m\u202e"
@@ -318,7 +320,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// isHidden reports whether a terminal could obey a character.
+// isHidden reports whether a character is not printable, so that it could control a terminal.
 func isHidden(r rune) bool { return !unicode.IsPrint(r) }
 
 func TestAddressInUse(t *testing.T) {
@@ -337,8 +339,8 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// If the reader of the table leaves, the watch ends without an error. If the disk is full, it continues. Other errors
-// of writing end it, and are reported.
+// If the reader of stdout closes the pipe, the watch ends without an error. If the disk is full,
+// the watch continues. Any other write error ends the watch and is reported.
 func TestCannotWrite(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -401,7 +403,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// watching is a run in a goroutine of its own.
+// watching is a call of run in its own goroutine.
 type watching struct{ code chan int }
 
 func startWatch(ctx context.Context, args []string, stdout, stderr io.Writer) watching {
@@ -410,7 +412,7 @@ func startWatch(ctx context.Context, args []string, stdout, stderr io.Writer) wa
 	return w
 }
 
-// await returns the exit code.
+// await waits for the end of the run and returns its exit code.
 func (w watching) await(t *testing.T) int {
 	t.Helper()
 	select {
@@ -437,10 +439,10 @@ func get(t *testing.T, url string) (code int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// console is what the program has written.
+// console collects what the program writes.
 type console struct{ proctest.Buffer }
 
-// await waits until what was written matches, and returns the match.
+// await waits until the output matches a pattern, and returns the match.
 func (b *console) await(t *testing.T, want *regexp.Regexp) []string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -456,7 +458,8 @@ type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", w.err) }
 
-// What existed when the watch began is not printed as if it happened now.
+// Events from before the watch are printed only with --initial or --since. They are then marked as
+// initial and have no lag.
 func TestInitial(t *testing.T) {
 	t.Parallel()
 	s := proctest.CRIServer(t)
@@ -513,7 +516,8 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// A death that only an exit event has reported is marked. A death whose end nobody saw has no exit code.
+// If only an exit event has reported a death, the line is marked as unconfirmed. If the end of the
+// container was not seen, the line has no exit code.
 func TestDescribeDeath(t *testing.T) {
 	pod := &pleg.Pod{ID: "web", Namespace: "shop", Name: "web"}
 	e := &pleg.PodLifecycleEvent{
@@ -530,7 +534,7 @@ func TestDescribeDeath(t *testing.T) {
 	}
 }
 
-// With --output none there are no lines, only the log.
+// With --output none, plegwatch prints no events. It still writes the log.
 func TestOutputNone(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr console
@@ -554,7 +558,8 @@ func TestOutputNone(t *testing.T) {
 	}
 }
 
-// startProcess runs the program as a process, with the memory limit that the manifests set for Go.
+// startProcess runs the program as a process, with the Go memory limit (GOMEMLIMIT) of the
+// manifests.
 func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Process {
 	t.Helper()
 	path, err := built()
@@ -569,7 +574,7 @@ func startProcess(t *testing.T, stdout *os.File, args ...string) *proctest.Proce
 	return proctest.Start(t, cmd)
 }
 
-// A signal ends the program although nobody reads its output.
+// A signal ends the program even if nobody reads its output and a write is blocked.
 func TestSignalWithBlockedStdout(t *testing.T) {
 	t.Parallel()
 	reads, writes, err := os.Pipe()
@@ -581,7 +586,7 @@ func TestSignalWithBlockedStdout(t *testing.T) {
 	if err := writes.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	for err == nil { // until the pipe is full
+	for err == nil { // fills the pipe
 		_, err = writes.Write(make([]byte, 4096))
 	}
 	s := proctest.CRIServer(t)
@@ -594,7 +599,7 @@ func TestSignalWithBlockedStdout(t *testing.T) {
 	}
 }
 
-// served waits until the log has the served address, and returns it.
+// served waits until the log contains the address that the program serves, and returns the address.
 func served(t *testing.T, log interface{ String() string }) (address string) {
 	t.Helper()
 	await(t, func() bool {
@@ -607,7 +612,7 @@ func served(t *testing.T, log interface{ String() string }) (address string) {
 	return address
 }
 
-// await waits until something holds.
+// await waits until holds returns true.
 func await(t *testing.T, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -617,7 +622,7 @@ func await(t *testing.T, holds func() bool) {
 	}
 }
 
-// What a runtime sends on a connection does not reach the terminal through gRPC's own logger.
+// gRPC's own logger does not write a runtime's bytes to the terminal.
 func TestGRPCIsSilent(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "runtime.sock")
@@ -626,7 +631,7 @@ func TestGRPCIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // answers every connection with something other than HTTP/2
+	go func() { // answers every connection with text that is not HTTP/2
 		for {
 			conn, err := l.Accept()
 			if err != nil {

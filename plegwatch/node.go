@@ -10,14 +10,15 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// setUp is how long a sandbox is ready before the first container in it starts.
+// setUp is the time between a sandbox becoming ready and the start of its first container.
 const setUp = 80 * time.Millisecond
 
-// stuckAfter is when the runtime gets stuck on one container.
+// stuckAfter is the time after which the simulated runtime gets stuck on one container.
 const stuckAfter = 4 * time.Second
 
-// startNode starts a runtime in this process, on a socket. Within ten seconds its pods show all
-// that happens to pods. After stuckAfter the runtime is stuck on one container.
+// startNode starts a simulated runtime in this process and returns its socket. Within ten seconds,
+// its pods start, crash, restart, complete and are removed. After stuckAfter, the runtime gets
+// stuck on one container.
 func startNode() (endpoint string, stop func(), err error) {
 	s, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
 	if err != nil {
@@ -31,19 +32,19 @@ func startNode() (endpoint string, stop func(), err error) {
 	}
 	stuck := time.AfterFunc(stuckAfter, func() {
 		s.Block("ContainerStatus", container)
-		_ = s.ExitContainer(container, 1, "Error") // an error means that the node has stopped
+		_ = s.ExitContainer(container, 1, "Error") // an error means that the node has already stopped
 	})
 	return s.Endpoint(), func() { stuck.Stop(); plans.Stop() }, nil
 }
 
-// nodePlans are the lives of the node's pods.
+// nodePlans returns what happens to each pod of the simulated node.
 func nodePlans() []timetable.PodPlan {
 	return []timetable.PodPlan{
-		// Only runs.
+		// This pod runs and never ends.
 		pod("shop", "web-0", 0,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
-		// This pod crashes again and again, and each restart comes later.
+		// This pod crashes repeatedly, and each restart comes later than the last.
 		pod("shop", "cart-0", 500*time.Millisecond,
 			timetable.ContainerPlan{
 				ContainerConfig: named("cart"),
@@ -51,15 +52,15 @@ func nodePlans() []timetable.PodPlan {
 				Restarts: timetable.Forever, BackOff: 700 * time.Millisecond, MaxBackOff: 5 * time.Second,
 			},
 		),
-		// Two steps of a job that completes, goes away, and comes again under the
-		// same name as another pod.
+		// This pod is a job with two containers. It completes, is removed, and returns as a new pod
+		// with the same name.
 		passing(3*time.Second, 3*time.Second, pod("jobs", "report", time.Second,
 			timetable.ContainerPlan{ContainerConfig: named("fetch"), StartAfter: setUp, RunFor: 600 * time.Millisecond},
 			timetable.ContainerPlan{
 				ContainerConfig: named("print"), StartAfter: 900 * time.Millisecond, RunFor: 1300 * time.Millisecond,
 			},
 		)),
-		// Outgrows its memory once.
+		// The container of this pod is killed once for using too much memory.
 		pod("shop", "search-0", 1500*time.Millisecond,
 			timetable.ContainerPlan{
 				ContainerConfig: named("search"),
@@ -67,7 +68,7 @@ func nodePlans() []timetable.PodPlan {
 				Restarts: 1, BackOff: time.Second,
 			},
 		),
-		// Is deleted while it runs, so its containers are killed.
+		// This pod is deleted while it runs, so its containers are killed.
 		passing(3500*time.Millisecond, 6*time.Second, pod("shop", "canary", 2500*time.Millisecond,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 			timetable.ContainerPlan{ContainerConfig: named("proxy"), StartAfter: 2 * setUp},
@@ -83,7 +84,7 @@ func pod(namespace, name string, startAfter time.Duration, containers ...timetab
 	}
 }
 
-// passing is a pod that is removed, and returns later.
+// passing returns the plan of a pod that is removed after liveFor and returns after returnAfter.
 func passing(liveFor, returnAfter time.Duration, plan timetable.PodPlan) timetable.PodPlan {
 	plan.LiveFor, plan.LingerFor, plan.ReturnAfter = liveFor, 800*time.Millisecond, returnAfter
 	return plan

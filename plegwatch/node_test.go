@@ -13,8 +13,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// TestNodeShowsEverything lets the node's ten seconds pass on a fake clock, and looks for
-// everything that the simulated node is to show.
+// TestNodeShowsEverything runs ten seconds of the simulated node on a fake clock. The node must
+// show pods that come, go and return, and containers that crash, complete, run out of memory or are
+// killed.
 func TestNodeShowsEverything(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{Clock: clock}))
@@ -45,7 +46,7 @@ func TestNodeShowsEverything(t *testing.T) {
 		clock.Step(20 * time.Millisecond)
 	}
 
-	first := map[string]line{}     // of each pod's name
+	first := map[string]line{}     // by pod name
 	restarted := map[string]bool{} // by pod and container
 	shown := map[string]bool{}
 	for _, l := range lines {

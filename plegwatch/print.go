@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// output is the flag that selects the form of the output.
+// output is the value of --output.
 type output string
 
 const (
@@ -39,7 +39,7 @@ func (o *output) Set(s string) error {
 	return fmt.Errorf("must be %s, %s or %s", outputText, outputJSON, outputNone)
 }
 
-// printer prints a line at a time.
+// printer prints one line for each event.
 type printer interface {
 	print(l line) error
 	printHealth(h healthLine) error
@@ -84,12 +84,12 @@ func (p jsonPrinter) write(v any) error {
 	return err
 }
 
-// textPrinter prints a table. On a terminal its lines are as wide as the terminal: the last
-// columns are left out if there is no room for them, and a name that is too long for its column
-// loses its middle. A state is never cut. Elsewhere nothing is cut, and times have a date.
+// textPrinter prints a table. On a terminal, lines are as wide as the terminal: the last columns
+// are dropped if they do not fit, and long names are shortened in the middle. A state is never cut.
+// In a file or a pipe, nothing is cut, and times include the date.
 type textPrinter struct {
 	w       io.Writer
-	columns func() int // returns the terminal's present width; nil if w is no terminal
+	columns func() int // returns the terminal's current width; nil if w is not a terminal
 	colour  bool
 	headed  bool
 }
@@ -99,7 +99,8 @@ const (
 	dateLayout  = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// The widths of columns. Those of pod and container grow with the terminal, that of state with its text.
+// The widths of the columns. The pod and container columns grow with the terminal, and the state
+// column grows with its text.
 const (
 	podWidth       = 25
 	containerWidth = 11
@@ -108,12 +109,12 @@ const (
 	lagWidth       = 6
 	causeWidth     = 7
 	gap            = 2
-	// narrowest is the least width of the columns pod and container together. If there is
-	// less room, the line wraps.
+	// narrowest is the smallest width of the pod and container columns together. On a narrower
+	// terminal, lines wrap.
 	narrowest = 12
 )
 
-// cells are the texts of a line.
+// cells contains the texts of one table line, one for each column.
 type cells struct{ time, pod, container, event, state, lag, cause string }
 
 func (p *textPrinter) print(l line) error {
@@ -252,7 +253,8 @@ func (l line) colourCode() string {
 	}
 }
 
-// shorten cuts the middle of a text that is wider than its column: a pod's name says most at its two ends.
+// shorten cuts the middle out of a text that is wider than its column, because the start and the
+// end of a pod's name identify it best.
 func shorten(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s
@@ -270,7 +272,7 @@ func orDash(s string) string {
 	return s
 }
 
-// roughly rounds a duration for people to read.
+// roughly rounds a duration so that it is easy to read.
 func roughly(d time.Duration) time.Duration {
 	if d < time.Minute {
 		return d.Round(100 * time.Millisecond)

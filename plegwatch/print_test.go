@@ -76,8 +76,8 @@ func TestTextPrinter(t *testing.T) {
 	}
 }
 
-// On a terminal each line fits the current width. The cause is left out first, then the lag; the
-// state is never cut.
+// On a terminal, each line fits the current width. If there is not enough room, the cause column is
+// left out first, then the lag column. The state is never cut.
 func TestTextPrinterOnTerminal(t *testing.T) {
 	code, lag := 137, 0.0012
 	long := line{Time: someTime, Namespace: strings.Repeat("n", 40), Pod: strings.Repeat("\x1b", 40),
@@ -89,7 +89,7 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		want       int
 		lag, cause bool
 	}{
-		{100, "OOMKilled", 99, true, true}, // "initial" is a character longer
+		{100, "OOMKilled", 99, true, true}, // 99 columns are enough here; the cause "initial" needs 100
 		{99, "OOMKilled", 99, true, false},
 		{91, "OOMKilled", 91, true, false},
 		{80, "OOMKilled", 80, false, false},
@@ -97,8 +97,8 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 		{100, "ContainerCannotRunAtAll", 99, true, true},
 		{60, "OOMKilled", 60, false, false},
 		{211, "OOMKilled", 210, true, true},
-		{30, "OOMKilled", 59, false, false}, // too narrow: it wraps
-		{0, "OOMKilled", 99, true, true},    // a terminal of unknown width
+		{30, "OOMKilled", 59, false, false}, // the terminal is too narrow, so the line wraps
+		{0, "OOMKilled", 99, true, true},    // the terminal does not report its width
 	} {
 		var b strings.Builder
 		p := &textPrinter{w: &b, columns: func() int { return tt.columns }}
@@ -129,7 +129,8 @@ func TestTextPrinterOnTerminal(t *testing.T) {
 	}
 }
 
-// The JSON printer escapes what encoding/json does not and a terminal would obey.
+// The JSON printer also escapes characters that encoding/json leaves alone but that control a
+// terminal.
 func TestJSONPrinterEscapes(t *testing.T) {
 	var b strings.Builder
 	hostile := "\x1b[2J\n\x7f\u009b31m\u202e\U000e0001é\\"
@@ -175,7 +176,7 @@ func TestLagText(t *testing.T) {
 	}
 }
 
-// TestDescribe runs a pod on the fake runtime, and describes its events.
+// TestDescribe runs a pod on the fake runtime and checks the output lines of its events.
 func TestDescribe(t *testing.T) {
 	rt := plegtest.NewRuntime()
 	cache := pleg.NewCache()
@@ -215,7 +216,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("a pod that is gone: %+v", got)
 	}
 
-	// Read late: the cache no longer has the container, but the event of its death has.
+	// Here the event of the death is read after the pod was removed. The cache has dropped the
+	// container, so the line takes its status from the event.
 	rt.SetPod(plegtest.NewPod(uid, plegtest.Running("nginx")))
 	_ = g.Relist(t.Context())
 	rt.ExitContainer(uid, "nginx", 1, "Error")
@@ -227,7 +229,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// printed keeps the lines that are printed.
+// printed is a printer that stores the lines.
 type printed struct{ lines []line }
 
 func (p *printed) print(l line) error {

@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// closeGrace is how long answers in progress may take at the end.
+	// closeGrace is the time that requests in progress get when the program ends.
 	closeGrace = time.Second
 	// listenPeriod is the time between two attempts to listen on an address that is taken.
 	listenPeriod = 5 * time.Second
-	// A client must have sent its request and taken its answer within these times. Streams of the
-	// page have deadlines of their own.
+	// A client must send its request within readTimeout and read the answer within writeTimeout.
+	// The page's streams set their own deadlines.
 	readTimeout, writeTimeout = 10 * time.Second, 20 * time.Second
-	// unixScheme begins the address of a unix socket.
+	// unixScheme is the prefix of a unix socket's address.
 	unixScheme = "unix://"
 )
 
-// server serves the page, /metrics and /healthz on some addresses.
+// server serves the page, /metrics and /healthz on one or more addresses.
 type server struct {
 	log  *slog.Logger
-	ctx  context.Context    // for requests
+	ctx  context.Context    // the context of all requests
 	end  context.CancelFunc // ends ctx
-	http []*http.Server     // one for each address, so that clients of one do not keep out those of another
-	work sync.WaitGroup     // a goroutine for each address
+	http []*http.Server     // one for each address, each with its own limit of clients
+	work sync.WaitGroup     // one goroutine for each address
 }
 
-// serve begins to serve a handler on addresses. With wait, it retries an address that is taken,
-// because any local user can take a port before the agent does.
+// serve starts serving a handler on addresses. If wait is true, it keeps trying an address that is
+// taken, because any local user can take a port before the agent does.
 func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger) (*server, error) {
 	s := &server{log: log}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -64,8 +64,8 @@ func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger
 	return s, nil
 }
 
-// newServer returns a server whose memory and files no client can exhaust. Connections have
-// deadlines and small buffers, and their number is bounded.
+// newServer returns a server that limits what clients can use of memory and files: connections have
+// deadlines and small buffers, and their number is limited.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:  handler,
@@ -74,7 +74,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ConnState: new(clients).note,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			// The kernel would buffer megabytes for a client that does not read.
+			// Without this, the kernel would buffer megabytes for a client that does not read.
 			if c, ok := conn.(interface{ SetReadBuffer(bytes int) error }); ok {
 				_ = c.SetReadBuffer(16 << 10)
 			}
@@ -86,7 +86,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// serve serves on a listener. After an error it tries to listen again first.
+// serve serves on a listener. If err is not nil, it first tries to listen until it succeeds.
 func (s *server) serve(on *http.Server, address string, l net.Listener, err error) {
 	if err != nil {
 		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
@@ -100,10 +100,10 @@ func (s *server) serve(on *http.Server, address string, l net.Listener, err erro
 		}
 	}
 	s.log.Info("Serving the page, /metrics and /healthz", "address", addressOf(l))
-	_ = on.Serve(l) // ends only with close
+	_ = on.Serve(l) // returns after close
 }
 
-// close ends the server and returns when it has ended.
+// close ends the server and waits until its goroutines have ended.
 func (s *server) close() {
 	s.end()
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
@@ -116,7 +116,7 @@ func (s *server) close() {
 	s.work.Wait()
 }
 
-// listen listens on a port, or on a unix socket that only the user of this process may open.
+// listen listens on a TCP port, or on a unix socket that only this process's user may open.
 func listen(address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, unixScheme)
 	if !isSocket {
@@ -126,7 +126,7 @@ func listen(address string) (net.Listener, error) {
 		_ = conn.Close()
 	} else if info, statErr := os.Lstat(path); errors.Is(err, syscall.ECONNREFUSED) && statErr == nil &&
 		info.Mode().Type() == os.ModeSocket {
-		_ = os.Remove(path) // left by a process that was killed
+		_ = os.Remove(path) // the socket was left by a killed process
 	}
 	var l net.Listener
 	var err error
@@ -134,7 +134,7 @@ func listen(address string) (net.Listener, error) {
 	return l, err
 }
 
-// addressOf returns the address of a listener, in the form in which --listen takes it or as a URL.
+// addressOf returns a listener's address for the log: a URL for a port, unix:///path for a socket.
 func addressOf(l net.Listener) string {
 	if l.Addr().Network() == "unix" {
 		return unixScheme + l.Addr().String()
@@ -142,8 +142,8 @@ func addressOf(l net.Listener) string {
 	return "http://" + l.Addr().String() + "/"
 }
 
-// listenAddress returns address, on the loopback interface if it is a port alone. By default nobody
-// else can read the metrics of a node.
+// listenAddress returns the address to listen on. It puts a bare port on the loopback interface, so
+// that other machines cannot read the node's metrics by default.
 func listenAddress(address string) string {
 	if !strings.Contains(address, ":") {
 		address = ":" + address
@@ -174,32 +174,34 @@ func newHandler(ctx context.Context, f flags, generator *pleg.GenericPLEG, metri
 	return plegz.Guard(mux, plegz.AnyHost)
 }
 
-// nodeNameGauge is the kubelet's metric by which the rules of kubernetes-mixin name the node.
+// nodeNameGauge returns the metric kubelet_node_name. The rules of kubernetes-mixin read the node's
+// name from it.
 func nodeNameGauge(name string) prometheus.Collector {
 	return constant("kubelet_node_name", "The node's name. The count is always 1.",
 		prometheus.Labels{"node": strings.ToValidUTF8(name, "\uFFFD")})
 }
 
-// answerAge is how old an answer of /metrics or /healthz may be.
+// answerAge is the maximum age of a cached answer of /metrics or /healthz.
 const answerAge = time.Second
 
-// answers caches the answers of a handler for answerAge. Repeated requests then cost little, and
-// clients that do not read share the bytes of one answer.
+// answers caches the answers of a handler for answerAge. Repeated requests therefore cost little,
+// and slow clients share the memory of one answer.
 type answers struct {
 	next http.Handler
 
 	mu     sync.Mutex
 	recent map[form]*answer // guarded by mu
-	since  time.Time        // when the oldest was made; guarded by mu
+	since  time.Time        // when the cache was last emptied; guarded by mu
 }
 
-// form is what a request asks for. There are few forms, however clients spell their headers.
+// form is the cache key of a request: its method, encoding and format. However clients spell their
+// headers, there are only a few forms.
 type form struct {
 	method, encoding string
 	format           expfmt.Format
 }
 
-// formOf returns the form that a request asks for.
+// formOf returns the form of a request.
 func formOf(r *http.Request) form {
 	f := form{
 		method: r.Method, encoding: "identity",
@@ -222,10 +224,11 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := a.answerTo(r)
 	maps.Copy(w.Header(), to.header)
 	w.WriteHeader(to.code)
-	_, _ = w.Write(to.body) // the client may be gone
+	_, _ = w.Write(to.body) // an error means that the client has gone
 }
 
-// answerTo returns the recent answer to such a request, and makes it if there is none.
+// answerTo returns the cached answer for the request's form. It calls the handler if the cache has
+// none.
 func (a *answers) answerTo(r *http.Request) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,7 +246,7 @@ func (a *answers) answerTo(r *http.Request) *answer {
 	return a.recent[f]
 }
 
-// answer is an http.ResponseWriter that keeps what is written.
+// answer is an http.ResponseWriter that stores the response.
 type answer struct {
 	header http.Header
 	code   int

@@ -33,8 +33,8 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// The metrics name the build and the node, and include those of Go and of the process. Profiles
-// need --pprof, and no path takes a body.
+// /metrics includes the build, the node name, and the Go and process metrics. Profiles are served
+// only with --pprof. Requests with a body are refused.
 func TestServes(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--pprof=false", "--pprof"} {
@@ -70,7 +70,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The agent serves a unix socket that only its user may open. It replaces the socket of a killed agent.
+// The agent serves a unix socket that only its own user may open. It replaces a socket that a
+// killed agent left behind.
 func TestUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "agent.sock")
@@ -86,7 +87,7 @@ func TestUnixSocket(t *testing.T) {
 	var stdout, stderr, second console
 	w := startWatch(ctx, []string{"--listen", "unix://" + path + ",0"}, &stdout, &stderr)
 	stderr.await(t, regexp.MustCompile(`address=unix://`+path))
-	served(t, &stderr) // the other address
+	served(t, &stderr) // waits for the TCP address
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v, %v", info, err)
 	}
@@ -115,7 +116,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// If another process takes the port first, the agent still works, and serves its other addresses.
+// If another process has taken the port, the agent still runs and serves its other addresses.
 func TestPortIsTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -141,17 +142,18 @@ func TestPortIsTaken(t *testing.T) {
 	w.await(t)
 }
 
-// memoryLimit is the limit of the manifests, in MiB.
+// memoryLimit is the memory limit in the manifests, in MiB.
 const memoryLimit = 128
 
-// The figure in plegwatch/deploy/README.md is from -hostile.for=5m -hostile.idle=8000.
+// plegwatch/deploy/README.md shows a figure that was measured with -hostile.for=5m
+// -hostile.idle=8000.
 var (
 	hostileFor  = flag.Duration("hostile.for", 5*time.Second, "how long TestHostileClients lasts")
 	hostileIdle = flag.Int("hostile.idle", 1000, "the connections of TestHostileClients that send nothing")
 )
 
-// Clients that ask without reading, and clients that send nothing, cost a bounded amount of memory
-// and keep nobody else out.
+// Clients that never read, and clients that send nothing, use a bounded amount of the agent's
+// memory. They do not lock out other clients.
 func TestHostileClients(t *testing.T) {
 	const pipelining = 350
 	s := proctest.CRIServer(t)
@@ -179,14 +181,14 @@ func TestHostileClients(t *testing.T) {
 							_, err = conn.Write([]byte(request))
 						}
 						if err == nil {
-							_, _ = conn.Read(make([]byte, 1)) // until it is closed
+							_, _ = conn.Read(make([]byte, 1)) // blocks until the agent closes the connection
 						}
 						conn.Close()
 						done()
 					}
 					select {
 					case <-ctx.Done():
-					case <-time.After(time.Second): // it comes back
+					case <-time.After(time.Second): // then connects again
 					}
 				}
 			})
@@ -195,7 +197,7 @@ func TestHostileClients(t *testing.T) {
 	attack(pipelining, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 100))
 	attack(*hostileIdle, "")
 
-	// A client asks again if its connection was closed, as browsers and Prometheus do.
+	// Browsers and Prometheus retry if their connection was closed, so this client does too.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	ask := func(path string) error {
 		resp, err := client.Get("http://" + address + path)
@@ -231,7 +233,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// highestMemory returns the highest resident memory of a process in MiB.
+// highestMemory returns the peak resident memory of a process in MiB.
 func highestMemory(t *testing.T, pid int) (mib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -246,7 +248,7 @@ func highestMemory(t *testing.T, pid int) (mib int) {
 	return kib >> 10
 }
 
-// A client cannot have an answer made for each request by spelling its headers in another way.
+// However a client spells its headers, the handler is called only once for each form and second.
 func TestAnswersAreShared(t *testing.T) {
 	made := 0
 	shared := &answers{next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -267,7 +269,7 @@ func TestAnswersAreShared(t *testing.T) {
 			}
 		}
 	}
-	if made > 4 { // twice, and once more for a second that has passed
+	if made > 4 { // one for each of two encodings, or twice as many if a second has passed
 		t.Errorf("400 requests led to %d answers", made)
 	}
 }

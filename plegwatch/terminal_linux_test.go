@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// openTerminal returns both ends of a new terminal.
+// openTerminal opens a new pseudo-terminal and returns both ends.
 func openTerminal(t *testing.T) (user, program *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -37,7 +37,8 @@ func openTerminal(t *testing.T) (user, program *os.File) {
 	return user, program
 }
 
-// The table follows the size of a real terminal, and is not cut in a file or a pipe.
+// On a real terminal, the table is as wide as the terminal. A file and /dev/null do not count as
+// terminals.
 func TestTerminalColumns(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	user, program := openTerminal(t)

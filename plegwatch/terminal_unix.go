@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalColumns reports whether f is a terminal, and how many columns it has; 0 if that is not known.
+// terminalColumns reports whether f is a terminal, and its width. The width is 0 if it is unknown.
 func terminalColumns(f *os.File) (columns int, isTerminal bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package main
 
-// withUmask calls f. There is no file mode creation mask here.
+// withUmask calls f. This system has no umask.
 func withUmask(_ int, f func()) { f() }

@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// version and revision are set by the build of a release.
+// version and revision are set by the linker in a release build.
 var version, revision string
 
-// build is what the program was built from.
+// build identifies the source that the program was built from.
 type build struct{ version, revision string }
 
-// buildOf returns what this program was built from. A build in a clone has no version, and has a
-// revision if Go asked git.
+// buildOf returns the build of this program. A build from a clone has the version "devel". It has a
+// revision only if Go could read it from git.
 func buildOf() build {
 	b := build{version: cmp.Or(version, "devel")}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -38,13 +38,13 @@ func (b build) text() string {
 		runtime.GOOS, runtime.GOARCH)
 }
 
-// gauge is the metric that names what the program was built from.
+// gauge returns the metric pleg_build_info, which names the version and the revision.
 func (b build) gauge() prometheus.Collector {
 	return constant("pleg_build_info", "The build of the agent. The value is always 1.",
 		prometheus.Labels{"version": b.version, "revision": b.revision, "goversion": runtime.Version()})
 }
 
-// constant is a gauge of 1, whose labels have the information.
+// constant returns a gauge with the value 1 that carries its information in labels.
 func constant(name, help string, labels prometheus.Labels) prometheus.Collector {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
 	gauge.Set(1)

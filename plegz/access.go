@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// maxQuery is how long a query may be. A format and a position are short, and a long query
-// would take memory.
+// maxQuery limits the length of a query. A format and a position are short, and longer queries
+// would only use memory.
 const maxQuery = 512
 
-// refusal returns why a request is refused, and the status code; "" if it is answered.
+// refusal returns why a request is refused, and the status code. why is "" if the request is
+// allowed.
 func (o *options) refusal(r *http.Request) (why string, code int) {
 	if why, code = o.refusalAnywhere(r); why == "" && !ownPath(r) {
 		return "there is nothing at this path", http.StatusNotFound
@@ -21,7 +22,7 @@ func (o *options) refusal(r *http.Request) (why string, code int) {
 	return why, code
 }
 
-// refusalAnywhere is refusal without the check of the path.
+// refusalAnywhere works like refusal, but allows every path.
 func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -41,10 +42,9 @@ func (o *options) refusalAnywhere(r *http.Request) (why string, code int) {
 	}
 }
 
-// Guard returns a handler that protects next as Handler protects itself. If Handler would refuse a
-// request for its method, body, query or sender, the request does not reach next, whatever its path
-// is. hosts are those of WithRemoteAccess; without them, only requests from this machine reach next.
-// It is safe for concurrent use.
+// Guard returns a handler that protects next with Handler's checks of method, body, query and
+// sender. Unlike Handler, it allows every path. hosts are the hosts of WithRemoteAccess; without
+// hosts, only requests from this machine reach next. The handler is safe for concurrent use.
 func Guard(next http.Handler, hosts ...string) http.Handler {
 	o := newOptions([]Option{WithRemoteAccess(hosts...)})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,16 +57,16 @@ func Guard(next http.Handler, hosts ...string) http.Handler {
 	})
 }
 
-// hostAllowed reports whether the Host header is allowed. With DNS rebinding, an attacker's name
-// resolves to this address, but the Host header still has that name.
+// hostAllowed reports whether the Host header is allowed. The check stops DNS rebinding: an
+// attacker's name can resolve to this address, but the Host header still contains the name.
 func (o *options) hostAllowed(r *http.Request) bool {
 	host := hostOf(r.Host)
 	return isLoopback(host) || overUnixSocket(r) ||
 		slices.ContainsFunc(o.hosts, func(h string) bool { return h == AnyHost || strings.EqualFold(h, host) })
 }
 
-// crossSite reports whether another site's page has made the request. A link on that page may be
-// followed, because the page cannot read the answer.
+// crossSite reports whether a page of another site made the request. It returns false if the viewer
+// followed a link on such a page, because that page cannot read the answer.
 func crossSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -82,8 +82,9 @@ func crossSite(r *http.Request) bool {
 	}
 }
 
-// ownPath reports whether the path is the one at which the handler is registered, and not one below it. A
-// mux sets the request's pattern. Otherwise the path is the root, as http.StripPrefix leaves it.
+// ownPath reports whether the path is exactly the one at which the handler is registered. If a mux
+// passed the request, the request's pattern names that path. Otherwise the path must be the root,
+// as after http.StripPrefix.
 func ownPath(r *http.Request) bool {
 	if r.URL.Path == "" || r.URL.Path == "/" {
 		return true
@@ -96,21 +97,21 @@ func ownPath(r *http.Request) bool {
 	return false
 }
 
-// fromHere reports whether the request comes from this machine. An outer handler may have taken the
+// fromHere reports whether the request comes from this machine. An outer handler may have set the
 // remote address from a header, so the connection's local address must be loopback too.
 func fromHere(r *http.Request) bool {
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return overUnixSocket(r) || isLoopback(hostOf(r.RemoteAddr)) && (!known || isLoopback(hostOf(local.String())))
 }
 
-// overUnixSocket reports whether the request came over a unix socket. Its clients are on this
-// machine, and their Host header means nothing.
+// overUnixSocket reports whether the request came over a unix socket. The clients of a unix socket
+// are on this machine, and their Host header has no meaning.
 func overUnixSocket(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && local.Network() == "unix"
 }
 
-// hostOf returns the host of an address, with a port or without.
+// hostOf returns the host of an address, which may include a port.
 func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host

@@ -12,7 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The handler answers only GET and HEAD from this machine, at its own path, and not from another site's page.
+// The handler answers only GET and HEAD requests from this machine, at its own path, that were not
+// made by another site's page.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := func(header ...string) func(*http.Request) {
@@ -140,7 +141,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// Behind a mux the handler answers the path at which it is registered, and no path below it.
+// Behind a mux, the handler answers only the exact path at which it is registered.
 func TestMounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -162,12 +163,13 @@ func TestMounted(t *testing.T) {
 	})
 }
 
-// contextWithLocal returns a request's context as a server makes it, with the address of its listener.
+// contextWithLocal returns the request's context with the address of a listener, as a server sets
+// it.
 func contextWithLocal(r *http.Request, local net.Addr) context.Context {
 	return context.WithValue(r.Context(), http.LocalAddrContextKey, local)
 }
 
-// Guard refuses the same requests as the page, at every path, and passes the others on.
+// Guard refuses the same requests as Handler, at every path, and passes all others on.
 func TestGuard(t *testing.T) {
 	passed := 0
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed++ })

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// head is an answer without its lists.
+// head is the part of an answer before the lists of pods, events and samples.
 type head struct {
 	Time           time.Time       `json:"time"`
 	Node           string          `json:"node,omitempty"`
@@ -28,17 +28,17 @@ type head struct {
 	GoneThrough    uint64          `json:"goneThrough"`
 }
 
-// answer has everything, or only what has changed since a position. Answers share their pods,
-// events and samples, so nobody modifies those.
+// answer contains the whole state, or only the changes since a position. Answers share their pods,
+// events and samples, so these must not be modified.
 type answer struct {
 	head
-	pods      [][]byte // each a pod as JSON
+	pods      [][]byte // each element is the JSON of one pod
 	events    []*event
 	samples   []*sample
 	condition condition
 }
 
-// answer returns what has changed since a position. It returns everything if the position is empty,
+// answer returns the changes since a position. It returns the whole state if the position is empty,
 // unknown, of another history, or too old. news is closed at the next change.
 func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	r.mu.Lock()
@@ -67,8 +67,8 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the number of the change that a position stands for. It refuses a position if
-// something has gone since and is forgotten by now: the client would never learn that it is gone.
+// resumeLocked returns the change number in a position. It refuses the position if an item that was
+// removed later is already forgotten, because the client could not learn of the removal.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)
@@ -78,8 +78,8 @@ func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	return number, true
 }
 
-// writeJSON writes the answer as JSON. The parts are encoded already, so a client costs no copy of
-// them. w keeps an error until it is flushed.
+// writeJSON writes the answer as JSON. The parts are encoded already, so they are not copied for
+// each client. A write error is kept in w until Flush.
 func (a *answer) writeJSON(w *bufio.Writer) {
 	head := encoded(a.head)
 	_, _ = w.Write(head[:len(head)-1])

@@ -13,8 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// BenchmarkAnswer measures an answer about a thousand pods, as JSON and as text, if nothing has
-// changed since the last request, as in a flood of requests.
+// BenchmarkAnswer measures a JSON answer and a text answer about a thousand pods. Between the
+// requests nothing changes, as in a flood of requests.
 func BenchmarkAnswer(b *testing.B) {
 	n := &node{Runtime: plegtest.NewRuntime(), cache: pleg.NewCache()}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Hour, n.cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))

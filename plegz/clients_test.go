@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Two hundred clients are answered or refused, and none waits for another.
+// The handler answers or refuses each of two hundred clients, and no client waits for another.
 func TestManyClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -42,7 +42,7 @@ func TestManyClients(t *testing.T) {
 		if got := n.subscribers(); got != 1 {
 			t.Errorf("%d subscriptions", got)
 		}
-		// A page whose stream is refused asks why with HEAD.
+		// If the stream is refused, the page sends HEAD to find out why.
 		head := func() int {
 			r, w := request("/?format=stream"), httptest.NewRecorder()
 			r.Method = http.MethodHead
@@ -72,7 +72,7 @@ func TestManyClients(t *testing.T) {
 	})
 }
 
-// A client that reads nothing is disconnected after ten seconds, and delays nobody.
+// A client that reads nothing is disconnected after ten seconds. It does not delay other clients.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -88,7 +88,7 @@ func TestSlowClient(t *testing.T) {
 			}
 			other.end()
 			n.pass(2 * time.Second)
-			// The pipe may still have what the server wrote before it gave up.
+			// The pipe may still contain bytes that the server wrote before it gave up.
 			if _, err := io.Copy(io.Discard, client); err != nil {
 				t.Errorf("%s: the connection is not closed: %v", format, err)
 			}
@@ -97,12 +97,12 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// Clients that send a request slowly, or never complete its body, are refused. They hold nothing
-// that other clients need.
+// Clients that send a request slowly, or never finish its body, are refused. Other clients are
+// still answered.
 func TestSlowRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		request string
-		code    int // 0 if there is no answer
+		code    int // 0 if no answer is expected
 	}{
 		"no request":           {"", 0},
 		"half a request line":  {"GET /?format=js", 0},
@@ -126,7 +126,9 @@ func TestSlowRequests(t *testing.T) {
 				n := newNode(t)
 				l, stop := n.serve()
 				var clients []net.Conn
-				for range map[bool]int{false: 100, true: 10}[tt.code == 200] { // 100 would not all be answered
+				// The handler answers at most 64 requests at once, so 100 would not all be
+				// answered.
+				for range map[bool]int{false: 100, true: 10}[tt.code == 200] {
 					clients = append(clients, ask(t, l, tt.request))
 				}
 				if tt.code == 0 {
@@ -157,7 +159,8 @@ func TestSlowRequests(t *testing.T) {
 	}
 }
 
-// A client that takes an answer slowly is disconnected after a minute, although it never stops reading.
+// A client that reads an answer too slowly is disconnected after a minute, even if it never stops
+// reading.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -171,7 +174,7 @@ func TestSlowReader(t *testing.T) {
 			if err != nil {
 				break
 			}
-			time.Sleep(9 * time.Second) // the bubble's time
+			time.Sleep(9 * time.Second) // fake time
 		}
 		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
 			t.Errorf("disconnected after %v and %d bytes", took, taken)
@@ -180,7 +183,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// Clients that read nothing cost little memory, because they share what they are sent.
+// Clients that read nothing cost less than 100 KiB each, because they share the bytes of the
+// answer.
 func TestClientMemory(t *testing.T) {
 	for _, format := range []string{"stream", "json", "text", "html"} {
 		t.Run(format, func(t *testing.T) {
@@ -194,7 +198,7 @@ func TestClientMemory(t *testing.T) {
 				answered := 0
 				for range 200 {
 					c := ask(t, l, "GET /?format="+format+" HTTP/1.1\nHost: localhost\n\n")
-					// A client that gets the headers and a little more is being sent the rest.
+					// A client that receives the headers and a part of the body counts as answered.
 					beginning := make([]byte, 1000)
 					_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 					if _, err := io.ReadFull(c, beginning); err == nil && bytes.Contains(beginning, []byte(" 200 OK")) {

@@ -10,13 +10,14 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// maxText is the longest text that is shown, in bytes. A name in Kubernetes has 253 at most.
+// maxText is the maximum length of a shown text, in bytes. A name in Kubernetes has at most 253
+// bytes.
 const maxText = 1024
 
-// clip cuts a text that is longer than maxText.
+// clip cuts a text to maxText bytes.
 func clip(s string) string { return clipTo(s, maxText) }
 
-// clipTo cuts a text to this many bytes, and marks the cut with an ellipsis.
+// clipTo cuts a text that is longer than most bytes, and marks the cut with an ellipsis.
 func clipTo(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -28,10 +29,11 @@ func clipTo(s string, most int) string {
 	return s[:end] + "…"
 }
 
-// maxList is how many elements of a long list are shown.
+// maxList is the maximum number of shown elements of a list.
 const maxList = 50
 
-// clipMap returns the first maxList labels or annotations by key, with long texts cut.
+// clipMap returns the first maxList entries of a map of labels or annotations, sorted by key. It
+// cuts long texts.
 func clipMap(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
@@ -44,7 +46,7 @@ func clipMap(m map[string]string) map[string]string {
 	return shown
 }
 
-// clipList returns the first maxList texts, with long texts cut.
+// clipList returns the first maxList texts of a list. It cuts long texts.
 func clipList(list []string) []string {
 	shown := make([]string, 0, min(len(list), maxList))
 	for _, s := range list[:min(len(list), maxList)] {
@@ -53,7 +55,7 @@ func clipList(list []string) []string {
 	return shown
 }
 
-// clipReport returns the report with long texts cut.
+// clipReport returns a copy of the report in which long texts are cut.
 func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	r.Reason, r.RelistError, r.Runtime = clip(r.Reason), clip(r.RelistError), clip(r.Runtime)
 	r.Stream.Error, r.ExitStream.Error = clip(r.Stream.Error), clip(r.ExitStream.Error)
@@ -85,8 +87,8 @@ func clipPods(pods []pleg.FailingPod) []pleg.FailingPod {
 	return pods
 }
 
-// clipLists cuts the lists of a clipped report to maxList, because it is sent every second. Each
-// pod carries its own failure.
+// clipLists cuts the lists of a clipped report to maxList elements, because the report is sent
+// every second. No failure is lost, because the answer also reports each failure with its pod.
 func clipLists(r pleg.HealthReport) pleg.HealthReport {
 	r.FailingPods = firstPods(r.FailingPods)
 	if r.StuckRelist != nil {

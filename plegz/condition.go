@@ -10,22 +10,24 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// Level is how bad a Condition is.
+// Level is the severity of a Condition.
 type Level string
 
 // The levels of a Condition.
 const (
-	LevelOK      Level = "ok"      // nothing is wrong
-	LevelWarning Level = "warning" // something is wrong, and the generator is healthy
+	LevelOK      Level = "ok"      // no problem is known
+	LevelWarning Level = "warning" // there is a problem, but the generator is healthy
 	LevelError   Level = "error"   // the generator is not healthy
 )
 
-// Condition is the health of a node's runtime and generator in words, as the page and Healthz show it.
+// Condition describes the health of a node's runtime and generator in words. The page and Healthz
+// show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence says what is worst, since when, and what to do. Texts of the runtime in it are cut, and printable.
+	// Sentence describes the worst problem, when it began and what to do. It includes texts of the
+	// runtime, which are cut if they are long, and escaped.
 	Sentence string `json:"sentence"`
-	// Notes are the other problems, in one sentence each.
+	// Notes describes the other problems, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -45,22 +47,22 @@ func NewCondition(generator *pleg.GenericPLEG) Condition {
 	return newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now()).Condition
 }
 
-// condition is a Condition with what it was made of.
+// condition is a Condition with the health report from which it was made.
 type condition struct {
 	Condition
 	report  pleg.HealthReport
 	encoded []byte // the report as JSON
 	found   *report
-	// away is when the runtime stopped answering, or when the last successful list began; zero if
-	// neither applies.
+	// away is when the runtime stopped answering. If only lists fail, it is when the last
+	// successful list began. It is zero otherwise.
 	away time.Time
 }
 
-// slowCall is how long a list may be unanswered before it is reported as stuck.
+// slowCall is the time after which an unanswered list is reported as stuck.
 const slowCall = 10 * time.Second
 
-// newCondition puts a report into words, as of now. It looks up the report's calls and failing pods
-// in pods.
+// newCondition describes a report in words, as of now. pods are the listed pods; they contain the
+// names and IDs for the report's calls and failing pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	notes := troubles(&r, now)
@@ -70,7 +72,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 		c.Level, c.Sentence = LevelError, "Not healthy: "+reason
 	case !r.Healthy:
 		c.Level, c.Sentence, c.Notes = LevelError, "Not healthy: "+notes[0], notes[1:]
-		if isFrozen(&r) || r.RelistError == "" { // otherwise, the reason only repeats the error
+		if isFrozen(&r) || r.RelistError == "" { // otherwise, the reason would repeat the error
 			c.Notes = append([]string{"reason: " + reason}, c.Notes...)
 		}
 	case len(notes) > 0:
@@ -88,11 +90,11 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	return c
 }
 
-// isFrozen reports whether the runtime answers nothing.
+// isFrozen reports whether the runtime has stopped answering calls.
 func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }
 
-// troubles returns what is wrong, the worst first, a sentence each. If the runtime is frozen, that is the only
-// sentence about calls.
+// troubles returns the problems in a report, worst first, with one sentence each. If the runtime is
+// frozen, only one sentence is about calls.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -154,8 +156,9 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	return all
 }
 
-// stuckList says what blocks the lists: a container of the pod that has been stuck for longest, or one of a pod that no
-// list has shown, or else that it is not known. stuck has the oldest first.
+// stuckList describes what blocks the lists. It names a container of the pod that has been stuck
+// longest, else the container of a stuck call for an unlisted pod. If there is neither, it says
+// that the container is not known. stuck is sorted, oldest first.
 func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) string {
 	since, effect := r.StuckRelist.Since, "; until a list is answered, pods that come or go may not be seen."
 	if n := r.StuckRelist.Answered; n > 0 {
@@ -182,7 +185,7 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 		list, forLong(since, attempt, now), effect)
 }
 
-// exitTroubles returns a sentence about the unconfirmed exits, if there are any.
+// exitTroubles returns one sentence about all unconfirmed exits, or nothing if there are none.
 func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if exits := r.UnconfirmedExits; len(exits) > 0 {
@@ -195,8 +198,8 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	return all
 }
 
-// forLong says since when something fails, and for how long. For a later attempt it adds how long
-// that attempt has run.
+// forLong describes since when something fails, and for how long. If the current attempt began
+// later, it adds how long that attempt has been running.
 func forLong(since, attempt, now time.Time) string {
 	text := clockTime(since) + " (for " + roughly(now.Sub(since))
 	if attempt.Sub(since) >= time.Second {
@@ -205,7 +208,7 @@ func forLong(since, attempt, now time.Time) string {
 	return text + ")"
 }
 
-// openList returns the oldest call for no pod.
+// openList returns the oldest open call that is not about a pod. Such a call is a full list.
 func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 	i := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool { return c.PodUID == "" && c.Object == "" })
 	if i < 0 {
@@ -214,8 +217,8 @@ func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 	return r.CallsInFlight[i], true
 }
 
-// stuckObject names the container or else the pod whose inspection is stuck, and returns when the call for it began;
-// zero if no call is known.
+// stuckObject returns the name of the container or pod whose inspection is stuck. It also returns
+// when the runtime call for it began, or zero if no call is known.
 func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attempt time.Time) {
 	var call pleg.RuntimeCall
 	for _, c := range slices.Backward(r.CallsInFlight) {

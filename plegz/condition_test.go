@@ -17,7 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The sentence names the stuck call, its time and its pod; also a failed inspection and a stuck list.
+// The sentence names a stuck call, when it began, and its pod. It also reports a failed inspection
+// and a stuck list.
 func TestSentence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -50,14 +51,14 @@ func TestSentence(t *testing.T) {
 	})
 }
 
-// While a list is stuck, the sentence names a stuck pod and counts those that were inspected. It says of no pod that it
-// is not affected: what is created in it is not seen.
+// While a list is stuck, the sentence names a stuck pod and counts the pods that were inspected
+// since. It does not say that other pods are unaffected, because their new containers are not seen.
 func TestStuckListInWords(t *testing.T) {
 	const since = " since 00:00:03 UTC on 1 Jan (for 13 s)"
 	const unseen = "; until a list is answered, pods that come or go may not be seen."
 	const nothing = "nothing has been answered" + since + ": restart the runtime."
 	for _, tt := range []struct {
-		stuck []types.UID // pods with stuck inspections
+		stuck []types.UID // pods whose inspections are stuck
 		first string      // the sentence before the list counts as stuck
 		want  string
 	}{
@@ -93,7 +94,8 @@ func TestStuckListInWords(t *testing.T) {
 			if !strings.HasSuffix(s.Sentence, tt.want) || s.AwaySince.IsZero() == frozen || len(s.Notes) > 0 {
 				t.Errorf("after 14 s: %s, notes %q, away since %v, want %s", s.Sentence, s.Notes, s.AwaySince, tt.want)
 			}
-			// Two minutes later the list has failed, and is stuck again.
+			// Four minutes later, the list has timed out after two minutes, and the next list is
+			// stuck.
 			n.pass(4 * time.Minute)
 			reason := "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
 			if s = n.state(); !strings.HasPrefix(s.Sentence, "Not healthy: ") || s.AwaySince.IsZero() == frozen {
@@ -108,8 +110,8 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
-// The sentence names the oldest unconfirmed exit, but worse problems come first. The container shows exited and
-// unconfirmed until the runtime's status confirms the exit.
+// If there is no worse problem, the sentence names the oldest unconfirmed exit. The container is
+// shown as exited and unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -160,7 +162,8 @@ func TestUnconfirmedExits(t *testing.T) {
 	})
 }
 
-// A container that is removed before the runtime has confirmed its exit is no longer unconfirmed.
+// If a container is removed before the runtime's status confirms its exit, its exit no longer
+// counts as unconfirmed.
 func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -180,7 +183,7 @@ func TestUnconfirmedExitIsRemoved(t *testing.T) {
 	})
 }
 
-// The sentence reports a broken exit stream.
+// If the exit stream is broken, the sentence reports that.
 func TestBrokenExitStreamInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -196,7 +199,7 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 	})
 }
 
-// However many calls are stuck, the health in an answer is short; each pod has its own state.
+// With many stuck calls, the health in the answer stays short. Each pod still shows its own state.
 func TestManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()
@@ -244,8 +247,8 @@ func TestManyStuckPods(t *testing.T) {
 	})
 }
 
-// The sentence counts the failing pods; the notes and the text have the other troubles. The text
-// also has the backlog of the subscribers.
+// The sentence counts the failing pods. The notes and the text report the other problems. The text
+// also reports the backlog of the subscribers.
 func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -254,7 +257,7 @@ func TestNotes(t *testing.T) {
 		for i, name := range []string{"team/pod-0000", "team/pod-0001"} {
 			n.Fail(plegtest.GetPodStatus, types.UID(name), errors.New("no such task"))
 			n.ExitContainer(types.UID(name), fmt.Sprintf("container-%04d", i), 1, "Error")
-			n.pass(3 * time.Second) // so that the first has failed more often
+			n.pass(3 * time.Second) // so that the first pod fails more often
 		}
 		n.pass(10 * time.Second)
 		n.BreakEventStreams(errors.New("EOF"))
@@ -278,7 +281,7 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// reporter is a runtime that reports its calls in flight.
+// reporter is a runtime that reports calls in flight.
 type reporter struct {
 	*plegtest.Runtime
 	calls []pleg.RuntimeCall
@@ -286,7 +289,8 @@ type reporter struct {
 
 func (r *reporter) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.calls, time.Now() }
 
-// A stuck inspection is named by the call that the runtime reports for the pod, if there is one.
+// If the runtime reports a call in flight for a stuck pod, the sentence names the object of that
+// call.
 func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
 		"container a (x) of pod shop/a": {

@@ -18,13 +18,13 @@ import (
 
 func heapInUse() int {
 	runtime.GC()
-	runtime.GC() // the second run empties the pools too
+	runtime.GC() // the second run also empties the sync.Pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc) //nolint:gosec // a heap is not that large
 }
 
-// In a flood of requests, each document is made once between two changes.
+// In a flood of requests, each document is made only once between two changes.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -35,7 +35,7 @@ func TestFlood(t *testing.T) {
 			n.pass(400 * time.Millisecond)
 			made := n.get("/?format=" + format).Body.String()
 			for range 200 {
-				time.Sleep(time.Millisecond) // the bubble's time
+				time.Sleep(time.Millisecond) // fake time
 				if n.get("/?format="+format).Body.String() != made {
 					t.Fatalf("%s is made anew although nothing has changed", format)
 				}
@@ -55,14 +55,14 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A handler without requests costs the generator nothing. Nor does a handler whose last client left
-// long ago.
+// Before its first request, a handler costs the generator nothing. Eleven minutes after its last
+// request, it again costs nothing.
 func TestUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.setPods(100)
 		relist := func() float64 { return testing.AllocsPerRun(100, func() { _ = n.g.Relist(t.Context()) }) }
-		// goroutines counts the calls of package plegz on the stacks of all goroutines.
+		// goroutines counts the functions of package plegz on all goroutine stacks.
 		goroutines := func() int {
 			synctest.Wait()
 			stacks := make([]byte, 1<<20)
@@ -90,8 +90,8 @@ func TestUnasked(t *testing.T) {
 	})
 }
 
-// A viewer of 1,000 pods, with 50 changes a second, costs the agent a few times what the changes
-// themselves cost, in allocated bytes. BenchmarkViewer measures the CPU time.
+// With 1,000 pods and 50 changes a second, one viewer multiplies the bytes that the agent allocates
+// by at most five. BenchmarkViewer measures the CPU time.
 func TestViewerCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// documents are the answers as text and as JSON. Each is made once for all requests between two
-// changes, so neither work nor memory grows with the number of requests.
+// documents caches the answers as text and as JSON. Each document is made once for all requests
+// between two changes, so work and memory do not grow with the number of requests.
 type documents struct {
 	mu sync.Mutex // held while a document is made
-	// Guarded by mu.
+	// made is guarded by mu.
 	made map[format]document
 }
 
-// document is an answer in a format. Its body is not modified.
+// document is an answer in one format. body must not be modified.
 type document struct {
 	position string
 	at       time.Time
 	body     []byte
 }
 
-// staleAfter is how old a document may be. Ages in it are as of when it was made.
+// staleAfter is the maximum age of a cached document. The ages in a document are not updated after
+// it was made.
 const staleAfter = time.Second
 
-// document returns everything that is known in a format.
+// document returns the whole state in a format.
 func (r *recorder) document(f format) []byte {
 	r.documents.mu.Lock()
 	defer r.documents.mu.Unlock()
@@ -49,7 +50,7 @@ func (r *recorder) document(f format) []byte {
 	return d.body
 }
 
-// forget drops the documents.
+// forget drops the cached documents.
 func (d *documents) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,8 +61,8 @@ func (a *answer) indentedJSON() []byte {
 	var compact, indented bytes.Buffer
 	w := bufio.NewWriter(&compact)
 	a.writeJSON(w)
-	_ = w.Flush()                                         // a buffer takes everything
-	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: it was encoded above
+	_ = w.Flush()                                         // writing to a buffer cannot fail
+	_ = json.Indent(&indented, compact.Bytes(), "", "  ") // cannot fail: the JSON is valid
 	indented.WriteByte('\n')
 	return indented.Bytes()
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// shownTime returns the time in UTC, because JSON cannot express every zone. It returns zero, which
-// is not shown, for a year that JSON cannot express.
+// shownTime converts a time to UTC, because JSON cannot express every time zone. For a year that
+// JSON cannot express, it returns the zero time, which answers leave out.
 func shownTime(t time.Time) time.Time {
 	t = t.UTC()
 	if y := t.Year(); y < 1 || y > 9999 {
@@ -17,8 +17,9 @@ func shownTime(t time.Time) time.Time {
 	return t
 }
 
-// encoded returns v as JSON, and escapes what a terminal could obey. Marshalling cannot fail:
-// shownTime filters out the times that JSON cannot express, and meanSince the numbers.
+// encoded returns v as JSON, and escapes characters that control a terminal. Marshalling cannot
+// fail: shownTime has removed times that JSON cannot express. meanSince has removed numbers that
+// JSON cannot express.
 func encoded(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

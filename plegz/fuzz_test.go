@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// FuzzRequest sends arbitrary requests. Each is answered or refused in few bytes, and only
-// permitted requests are answered.
+// FuzzRequest sends arbitrary requests. Only permitted requests may be answered, and each answer or
+// refusal must be short.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		"GET / HTTP/1.1\r\nHost: localhost:9100\r\n\r\n",
@@ -44,10 +44,10 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, from string) {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 		if err != nil {
-			return // the server refuses it
+			return // the server would refuse this request
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // a stream ends after its first message
+		cancel() // ends a stream after its first message
 		r, r.RemoteAddr = r.WithContext(ctx), from
 		w := httptest.NewRecorder()
 		n.ServeHTTP(w, r)

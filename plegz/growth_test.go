@@ -17,7 +17,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// podList is a runtime with a few large pods, whose calls cost no more than they return.
+// podList is a runtime with a few large pods. A call costs time only for the pods that it returns.
 type podList struct {
 	mu   sync.Mutex
 	pods []*pleg.Pod
@@ -43,7 +43,8 @@ func (l *podList) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus,
 	return s, nil
 }
 
-// largePod returns a pod of running containers. Each generation has other container IDs.
+// largePod returns a pod of running containers. Pods of different generations share no container
+// IDs.
 func largePod(uid types.UID, containers, generation int) *pleg.Pod {
 	p := plegtest.NewPod(uid)
 	for i := range containers {
@@ -54,7 +55,8 @@ func largePod(uid types.UID, containers, generation int) *pleg.Pod {
 	return p
 }
 
-// largeChanges are changes on a node of large pods. Each function sets the node up, and returns the change.
+// largeChanges lists changes on a node of large pods. Each function sets up the node and returns a
+// function that makes the change.
 var largeChanges = map[string]func(l *podList, containers int) (change func()){
 	"a container ends": func(l *podList, containers int) func() {
 		l.set(largePod("a", containers, 0))
@@ -76,13 +78,14 @@ var largeChanges = map[string]func(l *podList, containers int) (change func()){
 		a, b := largePod("a", containers, 1), largePod("b", containers, 1)
 		return func() {
 			l.set(a, largePod("b", containers, 0))
-			time.Sleep(5 * time.Second) // the bubble's time
+			time.Sleep(5 * time.Second) // fake time
 			l.set(a, b)
 		}
 	},
 }
 
-// changeCPU is the CPU time of a change to pods of so many containers, with a viewer.
+// changeCPU returns the CPU time of a change to pods with the given number of containers, with one
+// viewer.
 func changeCPU(t *testing.T, containers int, setUp func(l *podList, containers int) func()) time.Duration {
 	var used time.Duration
 	synctest.Test(t, func(t *testing.T) {
@@ -104,13 +107,13 @@ func changeCPU(t *testing.T, containers int, setUp func(l *podList, containers i
 	return used
 }
 
-// A change costs a time in proportion to the containers of its pod, not to their square.
+// The cost of a change grows linearly with the containers of its pod, not with their square.
 func TestCostGrowsWithThePod(t *testing.T) {
 	const few, times = 250, 16
 	for name, setUp := range largeChanges {
 		t.Run(name, func(t *testing.T) {
 			small, large := time.Hour, time.Hour
-			for range 3 { // the least of three, because disturbances only add time
+			for range 3 { // takes the minimum of three runs, because disturbances only add time
 				small = min(small, changeCPU(t, few, setUp))
 				large = min(large, changeCPU(t, few*times, setUp))
 			}

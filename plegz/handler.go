@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// maxStreams and maxAnswers bound the requests in progress.
+	// maxStreams limits the open streams, and maxAnswers the other requests in progress.
 	maxStreams = 64
 	maxAnswers = 64
 )
 
-// Handler returns a handler that serves the page of a generator and its cache. It starts nothing
-// before the first request. It panics if generator is nil.
+// Handler returns a handler that serves the page of a generator and its cache. Without
+// WithRecording it starts nothing before the first request. It panics if generator is nil.
 //
-// The package documentation describes the answers, who gets them, and their cost.
+// The package documentation describes the answers, the permitted clients, and the cost.
 func Handler(generator *pleg.GenericPLEG, opts ...Option) http.Handler {
 	if generator == nil {
 		panic("plegz: Handler needs a generator") //nolint:forbidigo // a mistake in the program
@@ -31,11 +31,11 @@ func Handler(generator *pleg.GenericPLEG, opts ...Option) http.Handler {
 
 type handler struct {
 	*recorder
-	// streams and answers have one element for each request in progress.
+	// streams and answers contain one element for each request in progress.
 	streams, answers chan struct{}
 }
 
-// format is a form of the answer.
+// format is the format of an answer.
 type format string
 
 const (
@@ -56,14 +56,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", page.policy)
 	header.Set("Vary", "Accept")
-	// The server resets the deadline when the request ends.
+	// The server resets this deadline when the request ends.
 	limit(w, after(writeTimeout))
 	if why, code := h.refusal(r); why != "" {
 		if code == http.StatusMethodNotAllowed {
 			header.Set("Allow", "GET, HEAD")
 		}
 		if r.ContentLength != 0 {
-			// Otherwise the server would wait for the body before it sends the answer.
+			// Without this, the server would wait for the body before it sends the answer.
 			_ = http.NewResponseController(w).SetReadDeadline(aLongTimeAgo)
 		}
 		http.Error(w, "plegz: "+why, code)
@@ -96,7 +96,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// formatOf returns the form that a request asks for.
+// formatOf returns the format that a request asks for.
 func formatOf(r *http.Request) format {
 	if query := r.URL.Query(); query.Has("format") {
 		return format(query.Get("format"))
@@ -117,7 +117,7 @@ func formatOf(r *http.Request) format {
 	return formatText
 }
 
-// send answers with a document.
+// send sends a document as the answer.
 func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
 	w.Header().Set("Content-Type", media)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
@@ -127,5 +127,5 @@ func send(w http.ResponseWriter, r *http.Request, media string, b []byte) {
 	_, _ = (&pacedWriter{w: w, end: after(answerTimeout)}).Write(b)
 }
 
-// aLongTimeAgo is a deadline that has passed.
+// aLongTimeAgo is a deadline in the past.
 var aLongTimeAgo = time.Unix(1, 0)

@@ -20,7 +20,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files")
 
-// golden compares with a file of testdata.
+// golden compares got with a file in testdata.
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	path := "testdata/" + file
@@ -38,8 +38,9 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// The text and the JSON of a node with five pods: one runs, one crashes and is restarted, one is gone, one
-// has an unconfirmed exit, and the inspection of one is stuck.
+// The test compares the text and the JSON of a node with golden files. One pod of the node runs,
+// one crashed and was restarted, one was removed, one has an unconfirmed exit, and the inspection
+// of one is stuck.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -49,11 +50,11 @@ func TestGolden(t *testing.T) {
 		n.setPod("shop", "queue-0", plegtest.Running("queue"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
 		n.pass(2500 * time.Millisecond)
-		n.get("/")                      // from now on there is a history, with samples between two relists
-		n.pass(1007 * time.Millisecond) // so that no inspection is due with a sample
+		n.get("/")                      // starts the recording, with samples midway between relists
+		n.pass(1007 * time.Millisecond) // so that no inspection runs at the time of a sample
 		do := func(action func()) {
 			action()
-			n.pass(10 * time.Millisecond) // so that the events keep the order of the actions
+			n.pass(10 * time.Millisecond) // so that the events come in the order of the actions
 		}
 		do(func() { n.ExitContainer(cart, "cart", 137, "OOMKilled") })
 		do(func() { n.ExitContainer(report, "fetch", 0, "Completed") })
@@ -70,7 +71,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// The format comes from the query, else from the Accept header, else it is text.
+// The query's format wins over the Accept header. Without both, the format is text.
 func TestFormat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -106,7 +107,7 @@ func TestFormat(t *testing.T) {
 	})
 }
 
-// The clock is the generator's.
+// The handler takes the time from the generator's clock.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -120,7 +121,7 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// Without a generator, Handler, Healthz and NewCondition panic with a text that names them.
+// With a nil generator, Handler, Healthz and NewCondition panic, and the panic names the function.
 func TestNoGenerator(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Handler":      func() { plegz.Handler(nil) },

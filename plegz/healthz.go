@@ -8,15 +8,15 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Healthz returns a handler for an agent's /healthz: 200 while the generator is healthy, and 503
-// with the reason while it is not. The answer is JSON: a Condition as on the page, and the
-// pleg.HealthReport, cut as on the page. Items of callsInFlight, failingPods and
-// stuckRelist.suspects also have the pod's namespace and name, and container, containerID and
-// sandboxID, as far as they are known. Healthz panics if generator is nil.
+// Healthz returns a handler for an agent's /healthz. It answers 200 while the generator is healthy,
+// and 503 with the reason while it is not. The answer is JSON: the page's Condition and the
+// pleg.HealthReport, cut as in the page's JSON. Items of callsInFlight, failingPods and
+// stuckRelist.suspects also contain the pod's namespace and name, and container, containerID and
+// sandboxID, if known. Healthz panics if generator is nil.
 //
-// Use it for readiness and alerts. It fails while the runtime is stuck or away, and a restarted
-// agent would meet the same runtime, without its history. So let a liveness probe fail only after
-// 15 minutes.
+// Use the handler for readiness and alerts. A liveness probe should fail only after 15 minutes:
+// while the runtime is stuck or away, a restarted agent meets the same runtime, and has lost its
+// history.
 //
 // Unlike Handler, it answers every client. The answer names pods whose inspection is stuck or
 // fails, with the runtime's errors, and pods with unconfirmed exits.
@@ -35,11 +35,11 @@ func Healthz(generator *pleg.GenericPLEG) http.Handler {
 		}
 		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
 		var body bytes.Buffer
-		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: it was just encoded
+		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: the JSON is valid
 		header.Set("Content-Type", "application/json")
 		if !c.report.Healthy {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = body.WriteTo(w) // the client may be gone
+		_, _ = body.WriteTo(w) // an error means that the client has gone
 	})
 }

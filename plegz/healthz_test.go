@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// Healthz answers every client and every host name. The status code has the health, and the body is
-// the report.
+// Healthz answers every client under every host name. Its status code reflects the health, and its
+// body is the report.
 func TestHealthz(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -54,7 +54,8 @@ func TestHealthz(t *testing.T) {
 	})
 }
 
-// The answer begins with the sentence of the page, and has what crictl and ps need to find a stuck call.
+// The answer of Healthz begins with the page's sentence. It contains the names and IDs with which
+// crictl and ps find the object of a stuck call.
 func TestHealthzFindsWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()

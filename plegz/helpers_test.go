@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// node is a fake runtime with a generator and its handler, in a synctest bubble.
+// node is a fake runtime with a generator and its handler. It runs in a synctest bubble.
 type node struct {
 	*plegtest.Runtime
 	http.Handler
@@ -31,7 +31,7 @@ type node struct {
 	cache *pleg.PodCache
 }
 
-// newNode starts a generator that runs until the test ends.
+// newNode starts a generator on a fake runtime. The generator runs until the test ends.
 func newNode(t *testing.T, opts ...plegz.Option) *node {
 	t.Helper()
 	runtime := plegtest.NewRuntime()
@@ -41,8 +41,8 @@ func newNode(t *testing.T, opts ...plegz.Option) *node {
 	return n
 }
 
-// newIdleNode makes a generator for runtime, which passes calls on to fake. It does not start the
-// generator.
+// newIdleNode creates a generator for runtime, but does not start it. runtime must pass its calls
+// to fake.
 func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opts ...plegz.Option) *node {
 	t.Helper()
 	n := &node{Runtime: fake, t: t, cache: pleg.NewCache()}
@@ -55,13 +55,13 @@ func newIdleNode(t *testing.T, runtime pleg.Runtime, fake *plegtest.Runtime, opt
 	return n
 }
 
-// pass lets time pass, and waits for everything that is due by then.
+// pass advances the fake time by d, and waits until all due work is done.
 func (n *node) pass(d time.Duration) {
-	time.Sleep(d) // the bubble's time
+	time.Sleep(d) // advances the fake time
 	synctest.Wait()
 }
 
-// setPod makes the runtime list a pod with the UID namespace/name.
+// setPod adds a pod with the UID namespace/name to the runtime.
 func (n *node) setPod(namespace, name string, containers ...*pleg.Container) types.UID {
 	p := plegtest.NewPod(types.UID(namespace+"/"+name), containers...)
 	p.Namespace, p.Name = namespace, name
@@ -69,7 +69,7 @@ func (n *node) setPod(namespace, name string, containers ...*pleg.Container) typ
 	return p.ID
 }
 
-// setPods makes the runtime list running pods.
+// setPods adds count running pods to the runtime.
 func (n *node) setPods(count int) {
 	for i := range count {
 		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))
@@ -77,21 +77,21 @@ func (n *node) setPods(count int) {
 	n.pass(2 * time.Second)
 }
 
-// request returns a request from this machine.
+// request returns a GET request that comes from this machine.
 func request(target string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:50000", "localhost:9100"
 	return r
 }
 
-// get returns what the handler answers.
+// get returns the handler's response to a GET request.
 func (n *node) get(target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	n.ServeHTTP(w, request(target))
 	return w
 }
 
-// state is the part of the JSON that the tests read.
+// state contains the fields of the JSON that the tests read.
 type state struct {
 	Time                                 time.Time
 	Level, Sentence, Position            string
@@ -140,7 +140,7 @@ type viewedLife struct {
 	Gone                    uint64
 }
 
-// state returns the handler's JSON.
+// state returns the handler's JSON answer.
 func (n *node) state() state {
 	n.t.Helper()
 	return decode(n.t, n.get("/?format=json").Body.Bytes())

@@ -12,14 +12,15 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// history is what the page knows of the node, present and past. Everything in it has the number of
-// its last change, so that since can return what is new. It has no clock and no goroutine.
+// history is the state of the node, present and past, as the page shows it. Each item stores the
+// number of its last change. With these numbers, the method since finds newer items. history uses
+// no clock and no goroutine.
 type history struct {
 	entries int  // the most events, and the most gone containers, that are remembered
 	labels  bool // true if labels are shown
 
 	began       time.Time
-	number      uint64 // of the newest change
+	number      uint64 // number of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
 	gonePods    int        // how many of gone are pods
@@ -32,7 +33,7 @@ type history struct {
 	levelsAt    uint64        // number of the last change of level
 	witnesses   []exitWitness
 
-	observations uint64 // how often observe was called
+	observations uint64 // number of calls of observe
 }
 
 const (
@@ -41,14 +42,14 @@ const (
 	maxGonePods = 100
 )
 
-// record has what the history knows of one pod.
+// record is the history's entry for one pod.
 type record struct {
 	observed  observed
-	lives     map[string]*life // its containers and sandboxes by ID, including those that are gone
+	lives     map[string]*life // the pod's containers and sandboxes by ID, including removed ones
 	ended     map[string]time.Time
-	stale     bool   // true if encoded lacks a change
-	forgot    bool   // true if encoded has lives that are forgotten
-	listedIn  uint64 // the last observation that listed the pod
+	stale     bool   // true if encoded is older than the last change
+	forgot    bool   // true if encoded still contains forgotten containers
+	listedIn  uint64 // number of the last observation that listed the pod
 	removedAt time.Time
 	gone      uint64
 
@@ -57,7 +58,7 @@ type record struct {
 	encoded         []byte // the pod as JSON
 }
 
-// departed is a container or sandbox that is gone, or a pod if id is empty.
+// departed identifies a removed container or sandbox. If id is empty, it identifies a removed pod.
 type departed struct {
 	number uint64
 	uid    types.UID
@@ -90,13 +91,13 @@ func (h *history) addLevel(l LevelChange) {
 	h.levels = h.levels[max(0, len(h.levels)-maxLevels):]
 }
 
-// next returns the number of a change.
+// next returns the number for a new change.
 func (h *history) next() uint64 {
 	h.number++
 	return h.number
 }
 
-// record returns the record of a pod, and makes an empty one for a new pod.
+// record returns the record of a pod. It creates an empty record for a new pod.
 func (h *history) record(uid types.UID) *record {
 	r := h.pods[uid]
 	if r == nil {
@@ -135,7 +136,8 @@ func (h *history) note(e *pleg.PodLifecycleEvent, v Event) {
 	}
 }
 
-// depart records that a container or sandbox is gone. A second call for it may add its exit code.
+// depart records that a container or sandbox was removed. A second call for the same ID can add the
+// exit code.
 func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	delete(r.ended, l.ID)
 	r.stale = true
@@ -152,8 +154,8 @@ func (h *history) depart(uid types.UID, r *record, l life, at time.Time) {
 	h.remember(departed{l.Gone, uid, l.ID})
 }
 
-// shown returns the lives in the order in which they are shown: the present ones as listed, then
-// those that are gone, newest first.
+// shown returns the pod's containers and sandboxes in the order of the page: first the present ones
+// in the order of the list, then the removed ones, newest first.
 func (r *record) shown() []*life {
 	return slices.SortedFunc(maps.Values(r.lives), func(a, b *life) int {
 		if a.Gone == 0 || b.Gone == 0 {
@@ -182,7 +184,7 @@ func (h *history) remember(d departed) {
 		case oldest.id == "" && r.gone == oldest.number:
 			delete(h.pods, oldest.uid)
 		case oldest.id != "":
-			// Clients forget it by goneThrough, so this is no change.
+			// Clients forget the item because of goneThrough, so this does not count as a change.
 			if l := r.lives[oldest.id]; l != nil && l.Gone == oldest.number {
 				delete(r.lives, oldest.id)
 				r.forgot = true
@@ -191,7 +193,8 @@ func (h *history) remember(d departed) {
 	}
 }
 
-// observe takes in the pods as they are now. Pods that are no longer listed are gone.
+// observe updates the history with the pods that are listed at the time now. A known pod that is
+// not in listed counts as removed.
 func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodStatus, error),
 	failing map[types.UID]pleg.FailingPod, now time.Time) {
 	h.observations++
@@ -209,7 +212,7 @@ func (h *history) observe(listed []*pleg.Pod, status func(types.UID) (*pleg.PodS
 		r.observed, r.gone, r.removedAt, r.stale = o, 0, time.Time{}, true
 		h.update(p.ID, r, now)
 	}
-	var unlisted []types.UID // and not yet shown as gone
+	var unlisted []types.UID // pods whose removal is not yet recorded
 	for uid, r := range h.pods {
 		if r.listedIn != h.observations && (r.gone == 0 || r.stale) {
 			unlisted = append(unlisted, uid)
@@ -238,10 +241,11 @@ func (h *history) leave(uid types.UID, r *record, now time.Time) {
 	h.show(r)
 }
 
-// update compares the lives of a listed pod with those in its record.
+// update compares a listed pod's containers and sandboxes with its record, and updates the record.
 func (h *history) update(uid types.UID, r *record, now time.Time) {
 	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
-		// Its event waits for the inspection, which may be stuck.
+		// The event of the death comes only after the inspection, which may be stuck. So note the
+		// time of the death here.
 		id := clip(c.ID.ID)
 		if l := r.lives[id]; l != nil && c.State == pleg.ContainerStateExited &&
 			l.State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
@@ -259,7 +263,7 @@ func (h *history) update(uid types.UID, r *record, now time.Time) {
 	h.show(r)
 }
 
-// show encodes a pod, and numbers the change if the JSON differs.
+// show encodes a pod. If the JSON differs from before, the pod gets a new change number.
 func (h *history) show(r *record) {
 	r.stale = false
 	before := r.encoded
@@ -269,7 +273,7 @@ func (h *history) show(r *record) {
 	}
 }
 
-// encode makes the JSON of a pod.
+// encode encodes a pod as JSON.
 func (h *history) encode(r *record) {
 	p := r.observed.view(h.labels)
 	p.Gone, p.RemovedAt = r.gone, r.removedAt
@@ -291,15 +295,15 @@ func (h *history) describe(c condition, now time.Time) {
 	h.addLevel(LevelChange{now, c.Condition})
 }
 
-// sample takes in a sample.
+// sample adds a sample.
 func (h *history) sample(s *sample) {
 	s.number, s.encoded = h.next(), encoded(s)
 	h.samples = append(h.samples, s)
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
-// since returns what has changed after a number: the pods by namespace and name, gone pods last;
-// the events and the samples oldest first. The result is not modified later.
+// since returns the changes after a number. Pods are sorted by namespace and name, with removed
+// pods last; events and samples are sorted oldest first. The results are not modified later.
 func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
@@ -312,7 +316,7 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 			cmp.Compare(a.name, b.name), cmp.Compare(b.gone, a.gone), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
-		// If the record is stale, show will encode it and number the change.
+		// If the record is stale, show will later encode the pod and number the change.
 		if r.forgot && !r.stale {
 			h.encode(r)
 		}

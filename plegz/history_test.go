@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// History is bounded, and goneThrough reports what is forgotten.
+// The history has a maximum size, and goneThrough tells clients which removed items to forget.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, plegz.WithHistory(20))
@@ -49,7 +49,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// A new container shows although it has no event; so does a death while its inspection is stuck.
+// The answer shows a new container before any event about it. It shows a death while the inspection
+// that delays the event is stuck.
 func TestShowsWhatHasNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -68,7 +69,7 @@ func TestShowsWhatHasNoEvent(t *testing.T) {
 	})
 }
 
-// A pod that comes back with its UID is present again.
+// A removed pod that is listed again with the same UID is shown as present again.
 func TestPodComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -90,12 +91,14 @@ func TestPodComesBack(t *testing.T) {
 	})
 }
 
-// Present pods come before gone ones. Among gone pods of one name, the last to go comes first.
+// Present pods come before removed ones. Removed pods with the same name are sorted, last removed
+// first.
 func TestPresentPodsComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.get("/")
-		for _, uid := range []types.UID{"c", "a", "b"} { // a static pod gets a new UID with each change of its manifest
+		// A static pod gets a new UID with each change of its manifest.
+		for _, uid := range []types.UID{"c", "a", "b"} {
 			p := plegtest.NewPod(uid, plegtest.Running("etcd-"+string(uid)))
 			p.Namespace, p.Name = "kube-system", "etcd"
 			n.SetPod(p)
@@ -117,14 +120,15 @@ func TestPresentPodsComeFirst(t *testing.T) {
 	})
 }
 
-// A list may show an end before its event is read. The event then does not report the end again,
-// but adds what only the event has.
+// A list can show the end of a container before the event of that end is read. The event then does
+// not report the end again, but adds the exit code.
 func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
 		slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
-			if gathered++; gathered == 2 { // at the first sample; no event is read until goOn
+			// Blocks at the first sample. Until goOn, the recorder reads no event.
+			if gathered++; gathered == 2 {
 				close(gathering)
 				<-goOn
 			}
@@ -172,7 +176,7 @@ func TestEventAfterWhatItTells(t *testing.T) {
 	})
 }
 
-// A pod's state follows from its containers and its sandbox.
+// The state of a pod is computed from its containers and its sandbox.
 func TestPodStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -211,11 +215,11 @@ func TestPodStates(t *testing.T) {
 	})
 }
 
-// A pod has its creation time and the first of its addresses.
+// The answer contains a pod's creation time and the first 50 of its addresses.
 func TestPodDetail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before SetStatus
 		made := time.Date(1999, 12, 31, 23, 59, 59, 5, time.UTC)
 		p := plegtest.NewPod("a", plegtest.Running("a"))
 		p.CreatedAt = uint64(made.UnixNano()) //nolint:gosec // after 1970

@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// hostileNames could act on a browser, a terminal or a reader.
+// hostileNames contains names that could attack a browser, a terminal or a reader.
 var hostileNames = map[string]string{
 	"script":           "<script>alert(1)</script>",
 	"attribute":        `" onmouseover="alert(1)`,
@@ -41,8 +41,8 @@ var hostileNames = map[string]string{
 	"empty":            "",
 }
 
-// Names, reasons, messages and errors are data. They become neither HTML nor terminal commands, end
-// no message of the stream, and are cut if long.
+// Names, reasons, messages and errors are shown as text. They cannot add HTML, control a terminal
+// or end a message of the stream. They are cut if they are long.
 func TestHostileNames(t *testing.T) {
 	for kind, hostile := range hostileNames {
 		t.Run(kind, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// check checks the answers about a pod with hostile names.
+// check checks all formats of the answer on a node with hostile names.
 func check(t *testing.T, n *node, when string) {
 	t.Helper()
 	s := n.open("/?format=stream", "")
@@ -118,7 +118,7 @@ func check(t *testing.T, n *node, when string) {
 	}
 }
 
-// checkRows fails if a name has made a line of its own.
+// checkRows fails the test if a name starts a new line in the text.
 func checkRows(t *testing.T, text []byte) {
 	t.Helper()
 	for _, line := range bytes.Split(text, []byte("\n")) {
@@ -128,7 +128,8 @@ func checkRows(t *testing.T, text []byte) {
 	}
 }
 
-// The widest name sets the width of a column, so long names are cut.
+// The text stays short although one name is very long: names are cut, because the longest sets the
+// width of its column.
 func TestLongNamesInText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -143,7 +144,8 @@ func TestLongNamesInText(t *testing.T) {
 	})
 }
 
-// Labels and annotations are shown only with WithLabels. They are cut if they are long or many.
+// Labels and annotations are shown only with WithLabels. Long texts are cut, and only the first 50
+// are shown.
 func TestLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, opts := range [][]plegz.Option{nil, {plegz.WithLabels()}} {
@@ -181,11 +183,12 @@ func TestLabels(t *testing.T) {
 	})
 }
 
-// A time that JSON cannot express is left out or converted to UTC. The rest of the answer stays.
+// A time that JSON cannot express is converted to UTC, or left out. The rest of the answer is
+// complete.
 func TestTimesOutOfRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // otherwise the pod might be inspected before it has this status
+		n.EmitOnChange(false) // otherwise the pod might be inspected before SetStatus
 		far := time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
 		n.setPod("shop", "web", plegtest.Exited("nginx"))
 		status := &pleg.Status{

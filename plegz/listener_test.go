@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// serve serves the handler as an agent does, until stop is called.
+// serve serves the handler with an agent's settings until stop is called.
 func (n *node) serve() (l *pipeListener, stop func()) {
 	return n.serveBy(&http.Server{ReadHeaderTimeout: 5 * time.Second})
 }
 
-// serveBy serves the handler by a server, until stop is called.
+// serveBy serves the handler with the given server until stop is called.
 func (n *node) serveBy(server *http.Server) (l *pipeListener, stop func()) {
 	l, server.Handler = newPipeListener(), n
 	go func() { _ = server.Serve(l) }()
 	return l, func() {
 		_ = server.Close()
-		time.Sleep(time.Second) // the bubble's time: the server closes some connections late
+		time.Sleep(time.Second) // fake time, in which the server closes its last connections
 		synctest.Wait()
 	}
 }
 
-// ask sends a request, or its beginning, on a new connection.
+// ask sends a request, or the beginning of one, on a new connection.
 func ask(t *testing.T, l *pipeListener, request string) net.Conn {
 	t.Helper()
 	c := l.dial()
@@ -37,7 +37,8 @@ func ask(t *testing.T, l *pipeListener, request string) net.Conn {
 	return c
 }
 
-// pipeListener is a listener without a network; its connections use the bubble's time.
+// pipeListener is a listener for in-memory connections, whose deadlines use the synctest bubble's
+// fake time.
 type pipeListener struct {
 	connections chan net.Conn
 	closed      context.Context
@@ -51,7 +52,9 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
-	_ = client.SetDeadline(time.Now().Add(time.Hour)) // the bubble's time; with a generator, synctest finds no deadlock
+	// The deadline ends a blocked test, because synctest detects no deadlock while a generator
+	// runs.
+	_ = client.SetDeadline(time.Now().Add(time.Hour))
 	l.connections <- loopback{server}
 	return client
 }
@@ -68,7 +71,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.close(); return nil }
 func (l *pipeListener) Addr() net.Addr { return loopbackAddress }
 
-// loopback is a connection from this machine.
+// loopback makes a connection look as if it came from this machine.
 type loopback struct{ net.Conn }
 
 var loopbackAddress = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000}

@@ -16,8 +16,8 @@ type options struct {
 	version string
 	links   []string
 	labels  bool
-	hosts   []string        // Host headers by which other machines may ask; empty if they may not
-	record  context.Context // history is recorded until it ends; nil if only after requests
+	hosts   []string        // Host headers that other machines may send; empty: this machine only
+	record  context.Context // history is recorded until this context ends; nil: only after requests
 	history int
 	// What had happened before the agent began.
 	pastEvents []Event
@@ -34,16 +34,16 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithNodeName sets the name of the node, for example in the page's title. By default there is
-// none.
+// WithNodeName sets the name of the node, for example for the page's title. By default the page
+// shows no name.
 func WithNodeName(name string) Option { return func(o *options) { o.node = name } }
 
-// WithVersion sets the name and the version of the agent, such as "plegwatch v1.2.3". By default
-// there is none.
+// WithVersion sets the name and version of the agent, such as "plegwatch v1.2.3". By default the
+// page shows none.
 func WithVersion(version string) Option { return func(o *options) { o.version = version } }
 
-// WithLinks adds links to other paths of the agent, such as "/metrics" and "/healthz". Only
-// absolute paths are used. By default there are no links.
+// WithLinks adds links to other paths of the agent, such as "/metrics" and "/healthz". It ignores
+// texts that are not absolute paths. By default there are no links.
 func WithLinks(paths ...string) Option {
 	return func(o *options) {
 		for _, path := range paths {
@@ -54,23 +54,23 @@ func WithLinks(paths ...string) Option {
 	}
 }
 
-// WithLabels adds the labels and annotations of pods, which may contain secrets. By default they
-// are left out.
+// WithLabels adds the labels and annotations of pods to the answers. Labels and annotations may
+// contain secrets. By default they are left out.
 func WithLabels() Option { return func(o *options) { o.labels = true } }
 
-// AnyHost as a host of WithRemoteAccess or Guard accepts every Host header. Any web page that a
-// viewer visits can then reach the handler by DNS rebinding.
+// AnyHost, as a host of WithRemoteAccess or Guard, allows every Host header. Then, by DNS
+// rebinding, any web page that a viewer visits can reach the handler.
 const AnyHost = "*"
 
-// WithRemoteAccess also answers requests from other machines if their Host header, without the port,
-// is one of hosts. Without hosts, which is the default, only requests from this machine are answered.
+// WithRemoteAccess allows requests from other machines if their Host header, without the port, is
+// one of hosts. Without hosts, which is the default, only requests from this machine are allowed.
 // There is no authentication; wrap the handler to add it.
 func WithRemoteAccess(hosts ...string) Option {
 	return func(o *options) { o.hosts = hosts }
 }
 
-// WithRecording records history from now until ctx ends, instead of from the first request. The
-// handler has a goroutine until then.
+// WithRecording records history from the creation of the handler until ctx ends, even without
+// requests. Until then the handler runs one goroutine.
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
 // WithPast adds events and changes of level from before the agent began, oldest first; for example

@@ -6,16 +6,17 @@ import (
 )
 
 const (
-	// A client may take writeTimeout for a chunk, and answerTimeout for an answer other than a stream.
+	// A client must read each chunk within writeTimeout, and an answer other than a stream within
+	// answerTimeout.
 	writeTimeout  = 10 * time.Second
 	answerTimeout = time.Minute
 	chunk         = 64 << 10
 )
 
-// pacedWriter writes in chunks; the client must take each of them in time.
+// pacedWriter writes in chunks. The client must read each chunk before its deadline.
 type pacedWriter struct {
 	w   http.ResponseWriter
-	end time.Time // deadline for all writing; zero for none
+	end time.Time // deadline for the whole answer; zero for no deadline
 }
 
 func (p *pacedWriter) Write(b []byte) (n int, err error) {
@@ -28,20 +29,20 @@ func (p *pacedWriter) Write(b []byte) (n int, err error) {
 		written, err := p.w.Write(b[:min(chunk, len(b))])
 		n += written
 		if err != nil {
-			return n, err // the client is gone, or too slow
+			return n, err // the client has gone or is too slow
 		}
 		b = b[written:]
 	}
 	return n, nil
 }
 
-// limit sets the deadline by which the client must take what is written; zero for none. It does
+// limit sets the deadline for writes to the client; the zero time means no deadline. It does
 // nothing for a writer without deadlines, as in tests.
 func limit(w http.ResponseWriter, until time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(until)
 }
 
-// after returns the time at which d will have passed.
+// after returns the time d from now.
 func after(d time.Duration) time.Time {
 	return time.Now().Add(d) //nolint:forbidigo // a connection's time is real
 }

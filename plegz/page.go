@@ -11,15 +11,15 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// page is the HTML document with its policy. The document contains its styles and scripts, so it
-// works under any path. The policy lets the browser run these and nothing else.
+// page is the HTML document with its Content-Security-Policy. The document includes its styles and
+// scripts, so it works under any path. The policy allows only these styles and scripts.
 var page = newPage(func(name string) string {
-	b, _ := pageFiles.ReadFile("page/" + name) // TestPage finds a missing file
+	b, _ := pageFiles.ReadFile("page/" + name) // TestPage fails if a file is missing
 	return string(b)
 })
 
-// scripts are joined in this order into one script. While it runs, each may use only those above
-// it; once all have run, each may use all.
+// scripts are joined in this order into one script. While a part runs, it may use only the parts
+// above it. After all have run, each may use the others.
 var scripts = []string{
 	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js",
 	"filter.js", "lanes.js", "detail.js", "keys.js", "start.js",
@@ -47,7 +47,7 @@ func newPage(file func(name string) string) htmlPage {
 	}
 }
 
-// hashSource returns a text's hash for a Content-Security-Policy.
+// hashSource returns a text's hash in the syntax of a Content-Security-Policy.
 func hashSource(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

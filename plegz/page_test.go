@@ -11,8 +11,9 @@ import (
 	"testing/synctest"
 )
 
-// The page is one document with one style and one script, and its policy allows only these two. It has no
-// handlers in attributes, nothing that turns data into code or HTML, and no address of another site.
+// The page is one document with one style and one script, and its policy allows only these two. It
+// contains no handlers in attributes, no functions that turn data into code or HTML, and no
+// addresses of other sites.
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -54,7 +55,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// Each field of the JSON is described in the package documentation.
+// The documentation of the package or of Healthz mentions each JSON field.
 func TestFieldsAreDescribed(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -6,21 +6,21 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// podState is a pod's state in a word.
+// podState is the state of a pod in one word.
 type podState string
 
 const (
-	podStuck     podState = "stuck"     // its inspection has not been answered
-	podFailing   podState = "failing"   // its inspection fails
-	podCrashed   podState = "crashed"   // a container has ended with an error and does not run again yet
-	podStarting  podState = "starting"  // nothing runs yet
-	podRunning   podState = "running"   // a container runs
-	podCompleted podState = "completed" // every container has ended, none with an error that is known
-	podStopped   podState = "stopped"   // its sandbox is not ready
-	podRemoved   podState = "removed"   // it is no longer listed
+	podStuck     podState = "stuck"     // an inspection of the pod does not return
+	podFailing   podState = "failing"   // the last inspection of the pod failed
+	podCrashed   podState = "crashed"   // a container exited with an error and was not restarted
+	podStarting  podState = "starting"  // no container runs yet
+	podRunning   podState = "running"   // at least one container runs
+	podCompleted podState = "completed" // every container has exited, none with a known error
+	podStopped   podState = "stopped"   // the sandbox is not ready
+	podRemoved   podState = "removed"   // the pod is no longer listed
 )
 
-// pod is a pod as JSON; doc.go describes the fields.
+// pod is a pod in JSON form. doc.go describes the fields.
 type pod struct {
 	UID            string            `json:"uid"`
 	Namespace      string            `json:"namespace"`
@@ -42,7 +42,7 @@ type pod struct {
 	Annotations    map[string]string `json:"annotations,omitempty"`
 }
 
-// life is one container or sandbox, from its creation to its removal.
+// life describes one container or sandbox, from its creation to its removal.
 type life struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name,omitempty"`
@@ -52,7 +52,8 @@ type life struct {
 	FinishedAt time.Time  `json:"finishedAt,omitzero"`
 	RemovedAt  time.Time  `json:"removedAt,omitzero"`
 	ExitCode   *int       `json:"exitCode,omitempty"`
-	// Unconfirmed is true if an exit event has reported the end, and the runtime's status has not.
+	// Unconfirmed is true if an exit event reported the exit, but the runtime's status does not
+	// show it yet.
 	Unconfirmed bool   `json:"unconfirmed,omitempty"`
 	Reason      string `json:"reason,omitempty"`
 	Message     string `json:"message,omitempty"`
@@ -61,22 +62,22 @@ type life struct {
 	Gone        uint64 `json:"gone,omitempty"`
 
 	sandbox bool
-	place   int // position in the list
+	place   int // position in the runtime's list
 }
 
 // stateRemoved is the state of a container that is no longer listed.
 const stateRemoved pleg.State = "removed"
 
-// observed is what the generator knows of a pod.
+// observed contains the generator's data about a pod.
 type observed struct {
 	listed  *pleg.Pod
-	status  *pleg.PodStatus // nil if there is none yet
-	failing pleg.FailingPod // zero while its inspection is neither stuck nor failing
-	err     string          // error of the last inspection
+	status  *pleg.PodStatus // nil before the first status
+	failing pleg.FailingPod // zero if the pod's inspection is neither stuck nor failing
+	err     string          // the error of the last inspection
 }
 
-// lives returns the lives of the listed containers and sandboxes by ID. ended has the times of ends
-// that the statuses do not have.
+// lives returns the listed containers and sandboxes by ID. ended contains the exit times of
+// containers whose status contains none.
 func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	statuses := make(map[string]*pleg.Status)
 	if o.status != nil {
@@ -99,8 +100,8 @@ func (o observed) lives(ended map[string]time.Time) map[string]*life {
 	return lives
 }
 
-// newLife returns the life of a listed container. The state comes from the list, the times from the
-// status, which may be nil. ended is used if the status has no time of the end.
+// newLife describes a listed container. It takes the state from the list and the times from the
+// status, which may be nil. If the status contains no time of the exit, newLife uses ended.
 func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
 	l := life{
 		ID: clip(c.ID.ID), Name: clip(c.Name), State: c.State, Restarts: int(c.Attempt), Image: clip(c.Image),
@@ -117,7 +118,7 @@ func newLife(c *pleg.Container, s *pleg.Status, ended time.Time) life {
 	return l
 }
 
-// add takes in what a status says.
+// add adds the fields of a status.
 func (l *life) add(s *pleg.Status) {
 	l.Restarts = s.RestartCount
 	if created := shownTime(s.CreatedAt); !created.IsZero() {
@@ -130,7 +131,7 @@ func (l *life) add(s *pleg.Status) {
 	}
 }
 
-// view returns a pod as it is shown, except for the fields that only the history knows.
+// view returns a pod in JSON form, without the fields that only the history knows.
 func (o observed) view(labels bool) pod {
 	p := pod{
 		UID: clip(string(o.listed.ID)), Namespace: clip(o.listed.Namespace), Name: clip(o.listed.Name),
@@ -152,7 +153,7 @@ func (o observed) view(labels bool) pod {
 	return p
 }
 
-// summarize sets the state and the restarts of a pod from its other fields.
+// summarize computes the state and the restarts of a pod from its other fields.
 func (p *pod) summarize() {
 	p.Restarts = 0
 	var crashed, running, ended, present int

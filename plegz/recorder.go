@@ -16,31 +16,32 @@ import (
 )
 
 const (
-	// recordFor is how long history is recorded after the last request.
+	// recordFor is how long the recording continues after the last request.
 	recordFor = 10 * time.Minute
-	// batch is how long changes are collected before they are shown.
+	// batch is how long events are collected before the pods are read and the streams are woken.
 	batch = 200 * time.Millisecond
-	// samplePeriod is the time between two samples, and between two readings of the health.
+	// samplePeriod is the time between two samples, and between two health reports.
 	samplePeriod = time.Second
 )
 
-// recorder keeps the history while somebody looks. Its methods are safe for concurrent use.
+// recorder records the history while there are requests, or for WithRecording. Its methods are safe
+// for concurrent use.
 type recorder struct {
 	options
 	generator *pleg.GenericPLEG
 	cache     *pleg.PodCache       // the generator's
 	clock     clock.PassiveClock   // the generator's
-	gatherer  *prometheus.Registry // of the generator's metrics
-	started   time.Time            // when the recorder was made
+	gatherer  *prometheus.Registry // for the generator's metrics
+	started   time.Time            // when newRecorder was called
 	documents documents
 
 	mu sync.Mutex
-	// Guarded by mu. history is nil while nothing is recorded.
+	// The fields below are guarded by mu. history is nil while nothing is recorded.
 	history *history
-	epoch   string // names the history; a position is valid in its own history only
+	epoch   string // identifies the history; a position is valid only in its own history
 	asked   time.Time
 	streams int
-	news    chan struct{} // closed at the next change; nil if nobody waits
+	news    chan struct{} // closed at the next change; nil if no stream waits
 }
 
 func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
@@ -49,7 +50,7 @@ func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 		gatherer: prometheus.NewRegistry(), started: shownTime(generator.Clock().Now()),
 	}
 	for _, c := range generator.Collectors() {
-		_ = r.gatherer.Register(c) // missing metrics are not drawn
+		_ = r.gatherer.Register(c) // plots of missing metrics stay empty
 	}
 	if r.options.record != nil {
 		r.mu.Lock()
@@ -59,7 +60,7 @@ func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 	return r
 }
 
-// beginLocked begins to record history, unless it is recorded already. It does not block.
+// beginLocked starts the recording if there is none. It does not block.
 func (r *recorder) beginLocked() {
 	now := r.clock.Now()
 	r.asked = now
@@ -67,15 +68,17 @@ func (r *recorder) beginLocked() {
 		return
 	}
 	r.history, r.epoch = newHistory(&r.options, now.UTC()), newEpoch()
-	// The first answer needs the health and the pods at once; record adds the rest.
+	// The first answer needs the health and the pods now. record adds later changes.
 	r.describeLocked(r.generator.HealthReport())
 	r.observeLocked()
-	// Subscribe here, not in the goroutine: a Stop after this request then ends the subscription.
+	// Subscribe here and not in the goroutine, so that a Stop after this request ends the
+	// subscription.
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
 	go r.record(ctx, cancel, r.generator.Subscribe(ctx))
 }
 
-// position returns the current position, "" while nothing is recorded. It counts as a request.
+// position returns the current position, or "" while nothing is recorded. The call counts as a
+// request.
 func (r *recorder) position() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,12 +96,12 @@ func (r *recorder) positionLocked() string {
 // newEpoch returns a unique name for a history.
 func newEpoch() string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // crypto/rand.Read never fails
 	return hex.EncodeToString(b[:])
 }
 
-// record records history until nobody has asked for recordFor, but not before the context of
-// WithRecording ends. It is the recorder's only goroutine.
+// record runs the recording. The recording ends recordFor after the last request, but not while the
+// context of WithRecording is active. record runs in the recorder's only goroutine.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
@@ -142,10 +145,10 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 	}
 }
 
-// isKept reports whether the context of WithRecording is running.
+// isKept reports whether the context of WithRecording is still active.
 func (r *recorder) isKept() bool { return r.options.record != nil && r.options.record.Err() == nil }
 
-// end drops the history if isOver, called with mu held, returns true.
+// end drops the history if isOver returns true. It holds mu while it calls isOver.
 func (r *recorder) end(isOver func() bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +165,7 @@ func (r *recorder) note(e *pleg.PodLifecycleEvent) {
 	r.history.note(e, NewEvent(e, r.cache, r.clock.Now().UTC()))
 }
 
-// takeWitnesses sets the witnesses of exits in the history.
+// takeWitnesses stores the witnesses of exits in the history.
 func (r *recorder) takeWitnesses(witnesses []exitWitness) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +180,8 @@ func (r *recorder) observe() {
 	r.announceLocked()
 }
 
-// observeLocked reads the pods. The generator's loop never waits for mu.
+// observeLocked updates the history with the present pods. It may call the generator while it holds
+// mu, because the generator's loop never waits for mu.
 func (r *recorder) observeLocked() {
 	failing := make(map[types.UID]pleg.FailingPod)
 	for _, f := range r.history.condition.report.FailingPods {
@@ -186,8 +190,8 @@ func (r *recorder) observeLocked() {
 	r.history.observe(r.generator.Pods(), r.cache.Get, failing, r.clock.Now().UTC())
 }
 
-// sample reads what has no events: health, metrics and pods. The metrics are gathered without the
-// lock, because other collectors may be slow.
+// sample records the data that comes without events: health, metrics and pods. It gathers the
+// metrics without the lock, because another collector may be slow.
 func (r *recorder) sample(calls *durations) {
 	report := r.generator.HealthReport()
 	s := newSample(&report, r.clock.Now().UTC())
@@ -206,7 +210,7 @@ func (r *recorder) describeLocked(report pleg.HealthReport) {
 	r.history.describe(newCondition(report, r.generator.Pods(), now), now.UTC())
 }
 
-// announceLocked wakes the streams.
+// announceLocked wakes the waiting streams.
 func (r *recorder) announceLocked() {
 	if r.news != nil {
 		close(r.news)
@@ -214,7 +218,7 @@ func (r *recorder) announceLocked() {
 	}
 }
 
-// stream counts an open stream until done is called.
+// stream counts a stream as open until done is called.
 func (r *recorder) stream() (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

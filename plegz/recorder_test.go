@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// With WithRecording, the page has what happened since the agent's start, and over a Stop. The recording ends with its
-// context.
+// With WithRecording, the page shows events since the agent's start, also after a Stop. The
+// recording ends when its context ends.
 func TestRecordsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := plegtest.NewRuntime()
@@ -36,8 +36,8 @@ func TestRecordsFromTheStart(t *testing.T) {
 	})
 }
 
-// The handler does not subscribe before the first request. Its subscription ends ten minutes after
-// the last request, and at Stop; the next request starts a new one.
+// The handler subscribes at its first request. The subscription ends ten minutes after the last
+// request, or at Stop. The next request starts a new subscription.
 func TestRecordsWhileSomebodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

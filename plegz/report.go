@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// report is the answer of Healthz: the health in words, and the health report. Its calls and pods
-// have the names that find them on the node.
+// report is the answer of Healthz: the Condition and the health report. Its calls and pods also
+// contain the names and IDs by which they can be found on the node.
 type report struct {
 	Condition
 	pleg.HealthReport
@@ -20,7 +20,7 @@ type report struct {
 
 type call struct {
 	pleg.RuntimeCall
-	Namespace string `json:"namespace,omitempty"` // of the pod, like Name
+	Namespace string `json:"namespace,omitempty"` // the pod's namespace
 	Name      string `json:"name,omitempty"`
 	whereabouts
 }
@@ -35,28 +35,31 @@ type stuckRelist struct {
 	Suspects []failingPod `json:"suspects,omitempty"`
 }
 
-// whereabouts are the names by which crictl knows an object. The command line of its shim has one
-// of the IDs.
+// whereabouts contains the name and IDs by which crictl finds an object. The command line of the
+// object's shim contains one of the IDs.
 type whereabouts struct {
 	Container   string `json:"container,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	SandboxID   string `json:"sandboxID,omitempty"`
 }
 
-// newReport returns the clipped report, and adds what pods know of its calls and failing pods.
+// newReport returns the clipped report. It looks up the report's calls and failing pods in pods,
+// and adds their names and IDs.
 func newReport(c *condition, pods []*pleg.Pod) *report {
 	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p
 	}
-	// waitsFor has each pod's oldest call that names a container, else another call of the pod.
+	// waitsFor maps each pod to its oldest call that names a container. Without such a call, it
+	// maps the pod to its newest call.
 	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight))
 	for _, open := range r.HealthReport.CallsInFlight {
 		v := call{RuntimeCall: open}
 		if pod := byUID[open.PodUID]; pod != nil {
 			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.ObjectID)
-			if w, known := waitsFor[open.PodUID]; !known || w.ContainerID == "" { // a list names no container
+			// A call that names a container replaces calls that name none.
+			if w, known := waitsFor[open.PodUID]; !known || w.ContainerID == "" {
 				waitsFor[open.PodUID] = v.whereabouts
 			}
 		}
@@ -79,8 +82,8 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 	return r
 }
 
-// find looks up a container or sandbox of a pod by ID. SandboxID is the pod's newest sandbox,
-// unless id is another.
+// find looks up a container or sandbox of a pod by ID. SandboxID is id if id is a sandbox of the
+// pod. Otherwise it is the pod's newest sandbox.
 func find(pod *pleg.Pod, id string) (at whereabouts) {
 	if len(pod.Sandboxes) > 0 {
 		at.SandboxID = clip(pod.Sandboxes[0].ID.ID)

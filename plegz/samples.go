@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// sample is one point of each plot, in seconds.
+// sample is one point of each plot. Durations are in seconds.
 type sample struct {
 	Time          time.Time `json:"time"`
 	RelistAge     *float64  `json:"relistAge,omitempty"`
@@ -23,7 +23,8 @@ type sample struct {
 	encoded []byte // the sample as JSON
 }
 
-// newSample returns the sample of a report, without the metrics.
+// newSample returns a sample with the values of a health report. The method read adds the values of
+// the metrics.
 func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	s := &sample{Time: now, CallsInFlight: len(r.CallsInFlight), Backlog: r.Backlog}
 	if !r.LastRelist.IsZero() {
@@ -36,32 +37,32 @@ func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	return s
 }
 
-// durations reads from metrics how long calls have taken since its last reading. It is not safe for
+// durations computes from metrics how long calls took since its last reading. It is not safe for
 // concurrent use.
 type durations struct {
 	gatherer           prometheus.Gatherer
 	relist, inspection total
 }
 
-// total is the sum and the count of a histogram at the last reading.
+// total is a histogram's sum and count at one reading.
 type total struct {
 	seconds float64
 	count   uint64
 }
 
-// isInspection has the CRI calls of an inspection.
+// isInspection contains the names of the CRI calls that make up an inspection.
 var isInspection = map[string]bool{"container_status": true, "podsandbox_status": true}
 
-// exitWitness is what the metrics of package cri report of a witness of exits.
+// exitWitness contains the values of package cri's metrics about one witness of exits.
 type exitWitness struct {
 	Witness  string `json:"witness"`
 	Active   bool   `json:"active"`
-	Exits    int    `json:"exits"`    // that it was the first to report
-	Refusals int    `json:"refusals"` // containers that it could not watch
+	Exits    int    `json:"exits"`    // exits that this witness was the first to report
+	Refusals int    `json:"refusals"` // containers that this witness could not watch
 }
 
-// read sets what the metrics report in a sample, and returns the witnesses of exits. If a gatherer
-// fails in part, the rest is used.
+// read adds the metrics' values to a sample, and returns the witnesses of exits. If some metrics
+// cannot be gathered, it uses the others.
 func (d *durations) read(s *sample) (witnesses []exitWitness) {
 	families, _ := d.gatherer.Gather() // missing metrics are not drawn
 	var relist, inspection total
@@ -104,7 +105,7 @@ func (d *durations) read(s *sample) (witnesses []exitWitness) {
 	return witnesses[:min(len(witnesses), maxList)]
 }
 
-// witnessOf returns the witness that a metric's labels name; empty if they name none.
+// witnessOf returns the value of the label "witness", or "" if there is none.
 func witnessOf[L interface {
 	GetName() string
 	GetValue() string
@@ -123,7 +124,7 @@ func (t *total) add(seconds float64, count uint64) {
 }
 
 // meanSince returns the mean of the observations since earlier, and sets earlier to t. It returns
-// nil without observations, or if the mean is not finite.
+// nil if there are no new observations, or if the mean is not finite.
 func (t *total) meanSince(earlier *total) *float64 {
 	before := *earlier
 	*earlier = *t

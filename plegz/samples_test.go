@@ -11,13 +11,13 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// measured is a runtime with metrics of its own.
+// measured is a runtime that also exports metrics.
 type measured struct {
 	*plegtest.Runtime
 	prometheus.Collector
 }
 
-// newMeasuredNode starts a generator on a runtime with metrics of its own.
+// newMeasuredNode starts a generator on a runtime that exports the given metrics.
 func newMeasuredNode(t *testing.T, metrics prometheus.Collector) *node {
 	t.Helper()
 	runtime := plegtest.NewRuntime()
@@ -27,16 +27,16 @@ func newMeasuredNode(t *testing.T, metrics prometheus.Collector) *node {
 	return n
 }
 
-// The samples have the durations of relists and inspections since the previous sample, whether or
-// not the metrics are registered.
+// Each sample contains the mean durations of relists and inspections since the previous sample,
+// even if the metrics are not registered anywhere.
 func TestDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := prometheus.NewHistogramVec(
 			prometheus.HistogramOpts{Name: "kubelet_runtime_operations_duration_seconds", Help: "Calls."},
 			[]string{"operation_type"})
-		calls.WithLabelValues("container_status").Observe(100) // before anybody looked
+		calls.WithLabelValues("container_status").Observe(100) // before the recording, so not counted
 		n := newMeasuredNode(t, calls)
-		n.pass(500 * time.Millisecond) // no sample while a list is made
+		n.pass(500 * time.Millisecond) // so that samples and lists do not coincide
 		n.get("/")
 		synctest.Wait()
 		n.Delay(plegtest.GetPods, plegtest.AnyPod, 50*time.Millisecond)
@@ -51,7 +51,8 @@ func TestDurations(t *testing.T) {
 			s[1].Relist != nil || s[1].Inspection != nil {
 			t.Errorf("%+v", s)
 		}
-		calls.WithLabelValues("container_status").Observe(math.Inf(1)) // which JSON has no way to write
+		// JSON cannot express infinity.
+		calls.WithLabelValues("container_status").Observe(math.Inf(1))
 		n.pass(time.Second)
 		if s := n.state().Samples; len(s) != 3 || s[2].RelistAge == nil || s[2].Inspection != nil {
 			t.Errorf("%+v", s)
@@ -59,7 +60,7 @@ func TestDurations(t *testing.T) {
 	})
 }
 
-// The witnesses of exits come from package cri's metrics.
+// The answer lists the witnesses of exits from the metrics of package cri.
 func TestWitnesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// streamBuffer is how many bytes a stream collects before it writes.
+// streamBuffer is the size of a stream's write buffer in bytes.
 const streamBuffer = 16 << 10
 
-// serveStream sends the present state and then changes, until the client leaves or is too slow. A
-// client that comes back sends its position, and gets what has changed since.
+// serveStream sends the present state and then changes, until the client leaves or is too slow. If
+// a client sends a position when it reconnects, it gets only the changes since.
 func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // so that a proxy does not buffer the stream
+	w.Header().Set("X-Accel-Buffering", "no") // asks proxies not to buffer the stream
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -26,7 +26,7 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 	done := h.stream()
 	defer done()
-	// The server still writes a few bytes after the stream.
+	// After the stream, the server still writes a few bytes. They need a deadline too.
 	defer func() { limit(w, after(writeTimeout)) }()
 	position := r.Header.Get("Last-Event-ID")
 	if position == "" {
@@ -40,8 +40,8 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 		if buffered.Flush() != nil || http.NewResponseController(w).Flush() != nil {
 			return
 		}
-		limit(w, time.Time{}) // no deadline while there is nothing to write
-		a = answer{}          // so that forgotten parts of it can be freed
+		limit(w, time.Time{}) // no deadline while the stream waits
+		a = answer{}          // lets the memory of forgotten items be freed
 		select {
 		case <-r.Context().Done():
 			return
@@ -50,7 +50,8 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeMessage writes the answer as a server-sent event. The JSON has no line breaks.
+// writeMessage writes the answer as one server-sent event. The JSON contains no line breaks, so it
+// fits in one data line.
 func (a *answer) writeMessage(w *bufio.Writer) {
 	_, _ = w.WriteString("retry: 1000\nid: " + a.Position + "\ndata: ")
 	a.writeJSON(w)

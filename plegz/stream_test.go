@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A stream is a request that stays open. It is sent changes, and history is recorded for it, also
+// After its first message, a stream receives only changes. It keeps the recording running, even
 // across a Stop and a Start.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestStream(t *testing.T) {
 		n.pass(20 * time.Minute)
 		drain(s)
 		n.ExitContainer(uid, "nginx", 137, "OOMKilled")
-		n.pass(300 * time.Millisecond) // a death shows within a second
+		n.pass(300 * time.Millisecond) // a death must be sent within a second
 		var died bool
 		for len(s.messages) > 0 {
 			m := message(t, s)
@@ -64,7 +64,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// A client that comes back gets what has changed since, or everything if its position is not known.
+// A client that reconnects receives the changes since its position, or the whole state if its
+// position is unknown.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -97,7 +98,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A response writer that cannot flush is answered with 501.
+// If the response writer cannot flush, the handler answers 501.
 func TestStreamNeedsFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -109,7 +110,7 @@ func TestStreamNeedsFlush(t *testing.T) {
 	})
 }
 
-// A stream over HTTP, read as a browser reads it.
+// A stream works over HTTP for a client that reads as a browser does.
 func TestStreamOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -130,7 +131,7 @@ func TestStreamOverHTTP(t *testing.T) {
 	})
 }
 
-// A stream outlives the server's timeouts.
+// A stream continues after the server's read and write timeouts.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

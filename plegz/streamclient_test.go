@@ -9,16 +9,16 @@ import (
 	"testing/synctest"
 )
 
-// stream is a client of the stream, with the messages that it was sent.
+// stream is a test client of the handler's stream. It stores the messages that it received.
 type stream struct {
 	header   http.Header
 	messages chan []byte
 	status   chan int
 	end      context.CancelFunc
-	part     []byte // a message that is not complete
+	part     []byte // an incomplete message
 }
 
-// open opens a stream, and serves it in a goroutine that ends with the test.
+// open opens a stream. A goroutine serves it until the test ends.
 func (n *node) open(target, lastEventID string) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &stream{make(http.Header), make(chan []byte, 10000), make(chan int, 10000), cancel, nil}
@@ -43,7 +43,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// message returns the next message of a stream.
+// message returns the next message that the stream received.
 func message(t *testing.T, s *stream) state {
 	t.Helper()
 	select {
@@ -59,7 +59,7 @@ func message(t *testing.T, s *stream) state {
 	}
 }
 
-// first returns the first message, at once.
+// first returns the first message, which must come at once.
 func first(t *testing.T, s *stream) state {
 	t.Helper()
 	synctest.Wait()

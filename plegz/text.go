@@ -38,14 +38,15 @@ func (a *answer) text() []byte {
 	return b.Bytes()
 }
 
-// maxCell is the longest text in a column, except the last, because it sets the width of every row.
-// A namespace and a name in Kubernetes have at most 63 and 253 bytes.
+// maxCell is the maximum length of a text in a column, because the longest text sets the width of
+// all rows. The last column is not limited. A namespace and a name in Kubernetes have at most 63
+// and 253 bytes.
 const maxCell = 320
 
-// cell cuts a text that is too long for its column.
+// cell cuts a text to maxCell bytes.
 func cell(s string) string { return clipTo(s, maxCell) }
 
-// table writes a heading and rows of columns; nothing without rows.
+// table writes a heading and rows of columns. It writes nothing if there are no rows.
 func table[T any](b *bytes.Buffer, heading string, rows []T, write func(w io.Writer, row T)) {
 	if len(rows) == 0 {
 		return
@@ -56,7 +57,7 @@ func table[T any](b *bytes.Buffer, heading string, rows []T, write func(w io.Wri
 	for _, row := range rows {
 		write(w, row)
 	}
-	_ = w.Flush() // a buffer takes everything
+	_ = w.Flush() // writing to a buffer cannot fail
 }
 
 func (a *answer) writeHealth(b *bytes.Buffer) {
@@ -113,7 +114,7 @@ func (a *answer) writePods(b *bytes.Buffer) {
 	var rows []row
 	for _, encoded := range a.pods {
 		p := new(pod)
-		_ = json.Unmarshal(encoded, p) // cannot fail: it was encoded here
+		_ = json.Unmarshal(encoded, p) // this package encoded the pod, so this cannot fail
 		for i := range p.Containers {
 			rows = append(rows, row{p, &p.Containers[i]})
 		}
@@ -133,7 +134,7 @@ func (a *answer) writePods(b *bytes.Buffer) {
 	})
 }
 
-// lifeText is the state of a container, and its exit code.
+// lifeText returns the state of a container, with its exit code if it is known.
 func lifeText(l *life) string {
 	if l.ExitCode == nil {
 		return string(l.State)

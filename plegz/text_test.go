@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// expectLines checks that the text has these lines, which are regular expressions.
+// expectLines checks that the text contains lines that match these regular expressions.
 func (n *node) expectLines(lines ...string) {
 	n.t.Helper()
 	text := n.get("/?format=text").Body.String()
@@ -21,7 +21,7 @@ func (n *node) expectLines(lines ...string) {
 	}
 }
 
-// Before the first list, the text reports that there was none.
+// Before the first list, the text reports that no list has succeeded.
 func TestTextBeforeTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -30,11 +30,11 @@ func TestTextBeforeTheFirstList(t *testing.T) {
 	})
 }
 
-// Ages have one unit, and a pod without containers has a row.
+// The text shows each age in one unit. A pod without containers gets its own row.
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.EmitOnChange(false) // otherwise a pod might be inspected before it has its status
+		n.EmitOnChange(false) // otherwise a pod might be inspected before SetStatus
 		n.pass(2500 * time.Millisecond)
 		for name, age := range map[string]time.Duration{
 			"s": 7 * time.Second, "90s": 90 * time.Second, "min": 2 * time.Minute, "119min": 119 * time.Minute,
@@ -43,7 +43,7 @@ func TestAges(t *testing.T) {
 			c := plegtest.Running(name)
 			c.CreatedAt = time.Now().Add(-age).UnixNano()
 			uid := n.setPod("shop", name, c)
-			n.SetStatus(uid, &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name}) // without the times of a container
+			n.SetStatus(uid, &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name}) // its containers have no times
 		}
 		n.setPod("shop", "timeless", plegtest.Running("timeless"))
 		n.SetStatus("shop/timeless", &pleg.PodStatus{ID: "shop/timeless", Namespace: "shop", Name: "timeless"})

@@ -20,9 +20,10 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// BenchmarkViewer measures what viewers of a node cost its agent, in CPU time and memory: 1,000
-// pods, with 50 changes in every second of real time. unasked is a handler without requests,
-// without is no handler. An iteration is a second: use -benchtime=20x.
+// BenchmarkViewer measures the CPU time and memory that viewers cost an agent. The node runs 1,000
+// pods, with 50 changes in each second of real time. In the case unasked, the handler gets no
+// requests; in the case without, there is no handler. An iteration takes a second, so use
+// -benchtime=20x.
 func BenchmarkViewer(b *testing.B) {
 	b.Run("without", func(b *testing.B) { benchmarkViewers(b, -1) })
 	b.Run("unasked", func(b *testing.B) { benchmarkViewers(b, 0) })

@@ -17,13 +17,13 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// viewer is a client of the stream, and applies its messages as the page does.
+// viewer is a test client of the handler's stream. It applies messages as the page does.
 type viewer struct {
 	pods     map[string]viewedPod
 	position string
 }
 
-// apply takes in a message: everything, or only changes.
+// apply applies a message, which contains the whole state or only changes.
 func (v *viewer) apply(m state) {
 	if m.Full || v.pods == nil {
 		v.pods = make(map[string]viewedPod)
@@ -44,7 +44,7 @@ func (v *viewer) apply(m state) {
 	}
 }
 
-// read applies the messages that wait in a stream.
+// read applies all messages that the stream has received.
 func (v *viewer) read(t *testing.T, s *stream) {
 	t.Helper()
 	for len(s.messages) > 0 {
@@ -52,7 +52,7 @@ func (v *viewer) read(t *testing.T, s *stream) {
 	}
 }
 
-// expect compares the viewer's pods with those of a new viewer.
+// expect compares the viewer's pods with those of a viewer that has just connected.
 func (v *viewer) expect(t *testing.T, n *node) {
 	t.Helper()
 	var anew viewer
@@ -62,8 +62,8 @@ func (v *viewer) expect(t *testing.T, n *node) {
 	}
 }
 
-// A viewer that was sent changes sees the same as a new one, also if it was away meanwhile, and if
-// the history is so short that it forgets at once.
+// A viewer that applied changes shows the same pods as a new viewer. This holds even if the viewer
+// was away in between, and if a short history forgets items at once.
 func TestViewersSeeTheSame(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestViewersSeeTheSame(t *testing.T) {
 				n := newNode(t, plegz.WithHistory(1+random.IntN(15)))
 				var v viewer
 				s := n.open("/?format=stream", "")
-				present := make(map[types.UID]string) // the container of each pod
+				present := make(map[types.UID]string) // each pod's container
 				made := 0
 				act := func() {
 					uids := slices.Sorted(maps.Keys(present))
@@ -96,7 +96,7 @@ func TestViewersSeeTheSame(t *testing.T) {
 					for range 1 + random.IntN(8) {
 						act()
 					}
-					if random.IntN(4) == 0 { // away for a while
+					if random.IntN(4) == 0 { // reconnects after some changes
 						s.end()
 						synctest.Wait()
 						v.read(t, s)

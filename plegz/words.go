@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// others says that n more do the same; nothing if n is zero. The words after the number are one or many.
+// others returns a phrase for n more objects in the same state, or "" if n is zero. one and many
+// are the words after the number.
 func others(n int, one, many string) string {
 	switch n {
 	case 0:
@@ -26,7 +27,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// have is a number of things with "has" or "have".
+// have returns a number and a noun, followed by "has" or "have".
 func have(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " has"
@@ -41,10 +42,11 @@ func nameOf(namespace, name, uid string) string {
 	return namespace + "/" + name
 }
 
-// clockTime is a time of the last days, in UTC, because the reader may be in another zone.
+// clockTime formats a time of the last days. It uses UTC, because the reader may be in another time
+// zone.
 func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan") }
 
-// roughly is a duration in one unit, with few digits.
+// roughly formats a duration in one unit with few digits.
 func roughly(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 10*time.Second:
@@ -60,12 +62,12 @@ func roughly(d time.Duration) string {
 	}
 }
 
-// sentenceCase capitalizes a note, which begins with an ASCII letter.
+// sentenceCase capitalizes the first letter of a note. A note begins with an ASCII letter.
 func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
 
 var goDuration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
 
-// rounded rewrites the Go durations of a second or more in a text as roughly does.
+// rounded finds the Go durations in a text, and formats those of a second or more as roughly does.
 func rounded(text string) string {
 	return goDuration.ReplaceAllStringFunc(text, func(d string) string {
 		if parsed, err := time.ParseDuration(d); err == nil && parsed >= time.Second {

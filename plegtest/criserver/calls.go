@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// readingCalls are the methods that change nothing, whether the server serves them or not: all
-// of CRI, and one of containerd.
+// readingCalls contains the methods that change nothing: those of CRI, and Subscribe of containerd.
+// The server does not implement all of them.
 var readingCalls = map[string]bool{
 	"Version": true, "Status": true, "RuntimeConfig": true,
 	"ListPodSandbox": true, "StreamPodSandboxes": true, "PodSandboxStatus": true,
@@ -29,8 +29,8 @@ var readingCalls = map[string]bool{
 	"Subscribe": true,
 }
 
-// callGuard intercepts every call. It counts calls, refuses those that would change
-// something, and applies faults.
+// callGuard intercepts each call: it counts the call, refuses it if it would change something, and
+// applies faults.
 type callGuard struct {
 	clock    clock.Clock
 	cut      func()
@@ -47,8 +47,8 @@ func newCallGuard(c clock.Clock, cut func()) *callGuard {
 	return &callGuard{clock: c, cut: cut, calls: make(map[string]int), inFlight: make(map[string]int)}
 }
 
-// Calls returns how often an RPC, such as "ListContainers", has been called; the empty method
-// counts all RPCs. It includes calls in flight and refused calls.
+// Calls returns how often an RPC, such as "ListContainers", has been called. The empty method means
+// all RPCs. Calls in flight and refused calls count too.
 func (s *Server) Calls(method string) int {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
@@ -67,8 +67,8 @@ func (c controls) ResetCalls() {
 	clear(c.guard.calls)
 }
 
-// Violations returns the calls of clients that would have changed something, in the order
-// of their arrival. The server refused them all.
+// Violations returns the methods of calls that would have changed something, in the order of
+// arrival. The server refused these calls.
 func (s *Server) Violations() []string {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
@@ -86,7 +86,8 @@ func countOf(counts map[string]int, method string) int {
 	return all
 }
 
-// enter counts a call, and refuses it if it would change something.
+// enter counts a call. It returns an error if the call would change something and the server is
+// read-only.
 func (g *callGuard) enter(method string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,8 +106,8 @@ func (g *callGuard) leave(method string) {
 	g.inFlight[method]--
 }
 
-// admit closes a connection whose first call has another content-type than application/grpc:
-// CRI-O's multiplexer does not take it for gRPC.
+// admit imitates CRI-O, which does not recognize a connection as gRPC if the first call's
+// content-type is not exactly application/grpc. admit closes such a connection.
 func (s *Server) admit(ctx context.Context) error {
 	client, _ := peer.FromContext(ctx)
 	addr, ok := client.Addr.(connAddr)
@@ -178,10 +179,10 @@ func (s *Server) interceptStream(srv any, stream grpc.ServerStream, info *grpc.S
 	return err
 }
 
-// errStreamEnds ends a stream without an error.
+// errStreamEnds makes a stream end without an error.
 var errStreamEnds = errors.New("end of stream")
 
-// guardedStream is a stream to which faults apply.
+// guardedStream applies faults to a stream.
 type guardedStream struct {
 	grpc.ServerStream
 	guard  *callGuard
@@ -190,7 +191,7 @@ type guardedStream struct {
 	sent   int
 }
 
-// RecvMsg receives the request, and applies the effects of faults that precede the answer.
+// RecvMsg receives the request, and applies those effects of faults that come before the answer.
 func (g *guardedStream) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err
@@ -221,7 +222,7 @@ func (g *guardedStream) SendMsg(m any) error {
 	return g.ServerStream.SendMsg(m)
 }
 
-// unknownService answers calls that are permitted but not served.
+// unknownService answers permitted calls that the server does not implement.
 func unknownService(any, grpc.ServerStream) error {
 	return status.Error(codes.Unimplemented, "unknown service")
 }

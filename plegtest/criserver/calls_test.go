@@ -85,14 +85,14 @@ func TestServerFaults(t *testing.T) {
 		t.Error("after the cut:", err)
 	}
 
-	// A call that is stuck when the server stops delays nothing.
+	// Stop does not wait for a stuck call.
 	s.Block("RuntimeConfig", "")
 	go func() {
 		_, err := c.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 		errs <- err
 	}()
 	for serverconfig.Of(s).InFlight("RuntimeConfig") == 0 {
-		if err := sandboxStatus(t.Context(), a); err != nil { // lets the other call come in
+		if err := sandboxStatus(t.Context(), a); err != nil { // gives the other call time to arrive
 			t.Fatal(err)
 		}
 	}

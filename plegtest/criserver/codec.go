@@ -6,10 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// rawMessage is an answer that is encoded already, or that is not a protobuf message.
+// rawMessage is a message in its encoded form. It need not be a valid protobuf message.
 type rawMessage []byte
 
-// rawCodec is gRPC's protobuf codec. It sends and receives a rawMessage unchanged.
+// rawCodec is gRPC's protobuf codec, except that it sends and receives a rawMessage unchanged.
 type rawCodec struct {
 	encoding.CodecV2
 }

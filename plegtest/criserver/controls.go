@@ -2,7 +2,7 @@ package criserver
 
 import "github.com/kubepleg/pleg/internal/serverconfig"
 
-// controls has the methods of a server that only this repository uses.
+// controls implements the methods of a server that only this repository uses.
 type controls struct{ *Server }
 
 func init() {

@@ -1,10 +1,10 @@
-// Package criserver is a CRI v1 runtime in the process of a test, on a unix socket. A [Server]
-// behaves like containerd or CRI-O, and simulates the pods that the test runs. It refuses and
-// reports every call that would change something. With [WithPrograms] it accepts changes, and its
-// containers run programs of the test, so that a test can run an agent that runs pods. Like
-// containerd and CRI-O, it accepts a unique prefix of an ID.
+// Package criserver provides a CRI v1 runtime in the test's process, on a unix socket. A [Server]
+// behaves like containerd or CRI-O. The test starts and ends its simulated pods. The server refuses
+// and records each call of a client that would change something. With [WithPrograms] it accepts
+// such calls, and containers run Go functions of the test. A test can then run an agent that starts
+// pods. Like containerd and CRI-O, the server accepts a unique prefix of an ID.
 //
-// A test of an agent runs a pod and connects:
+// A test of an agent runs a pod and connects to the server:
 //
 //	server, err := criserver.Start()
 //	if err != nil {
@@ -27,7 +27,7 @@
 //
 // # Concurrency
 //
-// Everything in this package may be used from several goroutines at once. The server uses a real
-// socket; inside a testing/synctest bubble it needs [WithListener]. Stop waits for every goroutine
-// that the server started.
+// Everything in this package is safe for concurrent use. The server uses a real socket; in a
+// testing/synctest bubble it needs [WithListener]. Stop waits until all goroutines of the server
+// have ended.
 package criserver

@@ -14,40 +14,40 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// eventHub delivers events to the readers as the model does.
+// eventHub delivers events to the readers as the server's model does.
 type eventHub struct {
 	habits  habits        // set once by newEventHub
 	clock   clock.Clock   // set once by newEventHub
 	stopped chan struct{} // closed by stop
-	// sending is a lock, held while an event is sent or a reader joins, so that all
-	// readers see the events in one order. It is a channel of capacity one because a
-	// sender may hold it for long, and stop must interrupt the others.
+	// sending is a lock. It is held while an event is sent or a reader joins, so that all readers
+	// receive the events in the same order. It is a channel with one slot, so that stop can
+	// interrupt goroutines that wait for the lock.
 	sending chan struct{}
-	// shared is the one buffer of eventsShared and eventsInTurn.
+	// shared is the single buffer of the models with eventsShared or eventsInTurn.
 	shared chan *runtimeapi.ContainerEventResponse
-	sender sync.WaitGroup // of eventsInTurn
+	sender sync.WaitGroup // the goroutine of eventsInTurn
 
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// The fields below are guarded by mu.
 
-	isDown  bool          // between down and up
-	life    chan struct{} // closed by down; replaced when it is
-	streams *breakage     // ends the open streams; replaced when it does
+	isDown  bool          // true from down to up
+	life    chan struct{} // closed by down, which then replaces it
+	streams *breakage     // ends the open streams; each breakLocked replaces it
 	readers []*eventReader
-	joined  bool // true if this life has had a reader
+	joined  bool // true if a reader has joined since the last down
 	held    []heldEvent
-	history []*runtimeapi.ContainerEventResponse // the last maxHistory, oldest first
+	history []*runtimeapi.ContainerEventResponse // the last maxHistory events, oldest first
 	rand    *rand.Rand
 	window  int
-	waiting []*runtimeapi.ContainerEventResponse // until the window is full
+	waiting []*runtimeapi.ContainerEventResponse // events that wait until the window is full
 	stats   serverconfig.EventStats
-	since   time.Time // when the event now being enqueued came; zero if none is
+	since   time.Time // when the event that is now being enqueued arrived; zero if there is none
 }
 
-// breakage ends the streams that are open when it happens.
+// breakage ends all streams that are open when it happens.
 type breakage struct {
-	broken chan struct{} // closed when it happens
-	err    error         // how the streams end, set before broken is closed
+	broken chan struct{} // closed to end the streams
+	err    error         // the error with which the streams end; set before broken is closed
 }
 
 type heldEvent struct {
@@ -55,14 +55,14 @@ type heldEvent struct {
 	since time.Time
 }
 
-// eventReader is one stream.
+// eventReader is one open event stream.
 type eventReader struct {
-	// events is its buffer; unbuffered with eventsInTurn.
+	// events is the reader's buffer. With eventsInTurn it is unbuffered.
 	events chan *runtimeapi.ContainerEventResponse
 	gone   chan struct{} // closed when the stream has ended
 }
 
-// maxHistory is how many events RepeatEvents can go back.
+// maxHistory is the maximum number of events that RepeatEvents can repeat.
 const maxHistory = 1000
 
 func newEventHub(h habits, c clock.Clock, r *rand.Rand) *eventHub {
@@ -93,9 +93,9 @@ func (c controls) EventStats() serverconfig.EventStats {
 	return stats
 }
 
-// BreakEventStreams ends every event stream: with err (see package google.golang.org/grpc/status)
-// or, if err is nil, without an error. The events in the readers' buffers are lost. For a broken
-// connection, see CutConnections.
+// BreakEventStreams ends each event stream with err, an error of package
+// google.golang.org/grpc/status. If err is nil, the streams end without an error. Events in the
+// readers' buffers are lost. To break connections, use CutConnections.
 func (s *Server) BreakEventStreams(err error) {
 	s.hub.breakAll(err)
 }
@@ -117,7 +117,7 @@ func (c controls) ShuffleEvents(window int) {
 	c.hub.send()
 }
 
-// send sends the events of an operation, in random order if ShuffleEvents is on.
+// send sends the events of an operation. After ShuffleEvents it sends them in random order.
 func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
 	h.mu.Lock()
 	for _, e := range events {
@@ -141,7 +141,7 @@ func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// dispatch delivers an event to the readers.
+// dispatch delivers an event to the readers, or drops or holds it, as the model does.
 func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	start := h.clock.Now()
 	if h.lostForGood() {
@@ -168,7 +168,8 @@ func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// lostForGood reports whether the runtime is down. If so, it counts the event as dropped.
+// lostForGood reports whether an event is lost because the runtime is down. It counts such an event
+// as dropped.
 func (h *eventHub) lostForGood() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,7 +179,7 @@ func (h *eventHub) lostForGood() bool {
 	return h.isDown
 }
 
-// lockSending takes the lock sending. It reports false if the server stops.
+// lockSending acquires the lock sending. It returns false if the server stops.
 func (h *eventHub) lockSending() bool {
 	select {
 	case h.sending <- struct{}{}:
@@ -190,12 +191,13 @@ func (h *eventHub) lockSending() bool {
 
 func (h *eventHub) unlockSending() { <-h.sending }
 
-// broadcast puts an event into the buffer of every reader, or holds it if there is none.
+// broadcast puts an event into each reader's buffer. If no buffer took the event, broadcast holds
+// it.
 func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.Time) {
 	taken := false
 	for _, r := range h.readersAt(now) {
-		// As in containerd's queue: with room in the buffer, it is a toss-up whether
-		// the event goes to a reader that is gone.
+		// As in containerd's queue: if a reader is gone but its buffer has room, the select decides
+		// at random whether the event is lost in that buffer.
 		select {
 		case r.events <- event:
 			h.count(1, 0)
@@ -211,7 +213,7 @@ func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.
 	}
 }
 
-// readersAt returns the readers for an event whose enqueueing starts now.
+// readersAt returns the readers for an event, and notes that its enqueueing starts now.
 func (h *eventHub) readersAt(now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,8 +228,8 @@ func (h *eventHub) hold(event *runtimeapi.ContainerEventResponse, now time.Time)
 	h.discardLocked(now)
 }
 
-// sendInTurn is the one sender of eventsInTurn. It hands each event to all readers, one after
-// the other, and waits for each.
+// sendInTurn is the only sender of eventsInTurn. It sends each event to all readers, one after the
+// other, and waits for each reader.
 func (h *eventHub) sendInTurn(life <-chan struct{}) {
 	for {
 		select {
@@ -261,7 +263,7 @@ func (h *eventHub) present() []*eventReader {
 	return h.readers
 }
 
-// discardLocked drops the events that have been held too long.
+// discardLocked drops events that have been held for holdEventsFor or longer.
 func (h *eventHub) discardLocked(now time.Time) {
 	keep := 0
 	for keep < len(h.held) && now.Sub(h.held[keep].since) >= h.habits.holdEventsFor {
@@ -297,8 +299,7 @@ func (h *eventHub) breakLocked(err error) {
 	h.streams = &breakage{broken: make(chan struct{})}
 }
 
-// down does to events what happens when the runtime goes down: open and new streams end, and held
-// and sent events are lost.
+// down simulates a runtime that goes down: all streams end, and all events in the hub are lost.
 func (h *eventHub) down() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -316,7 +317,7 @@ func (h *eventHub) down() {
 	}
 }
 
-// up ends the state down.
+// up ends the effect of down.
 func (h *eventHub) up() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -325,7 +326,7 @@ func (h *eventHub) up() {
 
 var errGoingDown = status.Error(codes.Unavailable, "the runtime is shutting down")
 
-// stop releases every waiting goroutine. It cannot be undone.
+// stop releases all waiting goroutines for good.
 func (h *eventHub) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -338,7 +339,7 @@ func (h *eventHub) stop() {
 
 type eventStream = runtimeapi.RuntimeService_GetContainerEventsServer
 
-// serve is one call of GetContainerEvents.
+// serve handles one call of GetContainerEvents.
 func (h *eventHub) serve(stream eventStream) error {
 	switch h.habits.events {
 	case eventsUnimplemented:
@@ -352,8 +353,8 @@ func (h *eventHub) serve(stream eventStream) error {
 	return h.serveOwn(stream)
 }
 
-// serveShared reads from the one buffer. Like containerd 1.7, it does not notice that its
-// client is gone until it has an event for it.
+// serveShared sends the events of the shared buffer to one client. As in containerd 1.7, it notices
+// a disconnected client only when it sends the next event.
 func (h *eventHub) serveShared(stream eventStream) error {
 	end := h.join(nil)
 	defer h.leave(nil)
@@ -371,8 +372,8 @@ func (h *eventHub) serveShared(stream eventStream) error {
 	}
 }
 
-// serveOwn sends the held events, and then reads from its own buffer. Like the runtimes,
-// it does not notice that its client is gone until it has an event for it.
+// serveOwn sends the held events, and then the events of the reader's own buffer. As in the real
+// runtimes, it notices a disconnected client only when it sends the next event.
 func (h *eventHub) serveOwn(stream eventStream) error {
 	r := &eventReader{gone: make(chan struct{})}
 	buffer := h.habits.eventBuffer
@@ -411,7 +412,8 @@ func (h *eventHub) serveOwn(stream eventStream) error {
 	}
 }
 
-// join adds a reader, and returns the breakage that will end its stream.
+// join adds a reader and returns the breakage that will end its stream. r is nil for a reader of
+// the shared buffer.
 func (h *eventHub) join(r *eventReader) *breakage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -427,13 +429,13 @@ func (h *eventHub) join(r *eventReader) *breakage {
 	}
 	h.joined = true
 	if r != nil {
-		// A new slice, because a sender may be iterating over the old one.
+		// Make a new slice, because a sender may be iterating over the old one.
 		h.readers = append(slices.Clone(h.readers), r)
 	}
 	return h.streams
 }
 
-// leave ends a stream. With eventsBroadcast, the queue forgets the reader later.
+// leave records that a stream has ended. With eventsBroadcast, broadcast removes the reader later.
 func (h *eventHub) leave(r *eventReader) {
 	h.mu.Lock()
 	h.stats.Readers--

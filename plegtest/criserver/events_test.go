@@ -25,7 +25,7 @@ import (
 
 type eventStream = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// watchEvents opens an event stream, and waits until the server has the given number of readers.
+// watchEvents opens an event stream and waits until the server counts the given number of readers.
 func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runtimeapi.RuntimeServiceClient,
 	readers int) eventStream {
 	t.Helper()
@@ -37,7 +37,7 @@ func watchEvents(t *testing.T, ctx context.Context, s *criserver.Server, c runti
 	return stream
 }
 
-// waitUntil yields until a condition is true.
+// waitUntil yields the processor until a condition is true.
 func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {
@@ -48,7 +48,8 @@ func waitUntil(t *testing.T, done func() bool) {
 	}
 }
 
-// short returns the object of an event: a container's name, "pod" for a sandbox.
+// short returns an event as "object kind". The object is the container's name, or "pod" for a
+// sandbox.
 func short(e *runtimeapi.ContainerEventResponse) string {
 	name := "pod"
 	for _, c := range e.ContainersStatuses {
@@ -72,7 +73,7 @@ func receive(t *testing.T, stream eventStream, count int) (got []string) {
 	return got
 }
 
-// live runs and removes a pod with one container, and returns its events.
+// live runs and removes a pod with one container, and returns the expected events.
 func live(t *testing.T, s *criserver.Server) []string {
 	t.Helper()
 	pod := s.RunPod(criserver.PodConfig{})
@@ -91,7 +92,7 @@ func TestEventsContainerd2(t *testing.T) {
 	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{Clock: clk}))
 	c := dial(t, s)
 
-	// Events without a reader are held for five minutes.
+	// Without a reader, events are held for five minutes.
 	live(t, s)
 	clk.Step(5 * time.Minute)
 	want := live(t, s)
@@ -102,7 +103,7 @@ func TestEventsContainerd2(t *testing.T) {
 	if diff := cmp.Diff(want, receive(t, first, len(want))); diff != "" {
 		t.Error("replayed:", diff)
 	}
-	// Every reader gets every event.
+	// Each reader receives all events.
 	second := watchEvents(t, t.Context(), s, c, 2)
 	want = live(t, s)
 	for _, stream := range []eventStream{first, second} {
@@ -114,7 +115,7 @@ func TestEventsContainerd2(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 
-	// RepeatEvents repeats events.
+	// RepeatEvents sends the last events again.
 	serverconfig.Of(s).RepeatEvents(3)
 	if diff := cmp.Diff(want[len(want)-3:], receive(t, first, 3)); diff != "" {
 		t.Error(diff)
@@ -132,7 +133,7 @@ func TestEventsContainerd2(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// Streams break in three ways.
+	// Streams can break in three ways.
 	s.BreakEventStreams(nil)
 	if _, err := first.Recv(); !errors.Is(err, io.EOF) {
 		t.Error(err)
@@ -149,7 +150,7 @@ func TestEventsContainerd2(t *testing.T) {
 	if _, err := fourth.Recv(); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
-	// The server notices that the reader is gone with the next event, which is lost.
+	// The server notices that the reader is gone only at the next event, which is lost.
 	sent := 0
 	waitUntil(t, func() bool {
 		s.RunPod(criserver.PodConfig{})
@@ -161,7 +162,7 @@ func TestEventsContainerd2(t *testing.T) {
 	}
 }
 
-// A list that the last event of a sandbox causes may still show the sandbox.
+// If the last event of a sandbox triggers a list, the list may still contain the sandbox.
 func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 	const tries = 10
@@ -170,7 +171,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{}))
 	}
 	watchEvents(t, t.Context(), s, dial(t, s), 1)
-	s.Freeze() // so that the reader's buffer fills up, and stays full
+	s.Freeze() // from now on, the reader's buffer fills up and stays full
 	filling := make(chan struct{})
 	go func() {
 		defer close(filling)
@@ -181,7 +182,7 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().LongestEnqueue > 20*time.Millisecond })
 	removals := make(chan error, tries)
 	seen := false
-	for i := 0; i < tries && !seen; i++ { // again, if the buffer was not full yet
+	for i := 0; i < tries && !seen; i++ { // tries again if the buffer was not full yet
 		uid := types.UID(fmt.Sprint(i))
 		pod := s.Sandboxes(uid)[0]
 		go func() { removals <- s.RemovePodSandbox(pod) }()
@@ -193,21 +194,21 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	}
 	s.Thaw()
 	s.BreakEventStreams(nil)
-	s.CutConnections() // for a reader in the middle of sending
+	s.CutConnections() // ends a reader that is sending
 	if err := <-removals; err != nil {
 		t.Error(err)
 	}
 	<-filling
 }
 
-// A reader that stops reading blocks the server's own operations, and nothing else. When the
-// reader is gone, the operations continue.
+// A reader that stops reading blocks only the server's own operations. When the reader is gone, the
+// operations continue.
 func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
 	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 	c := dial(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	watchEvents(t, ctx, s, c, 1) // and never reads
-	const pods = 5000            // more than the buffers of gRPC take
+	watchEvents(t, ctx, s, c, 1) // a reader that never reads
+	const pods = 5000            // more than fits into gRPC's buffers
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -232,14 +233,14 @@ func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
 func TestEventsContainerd17(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.Containerd17))
 	c := dial(t, s)
-	want := live(t, s) // held without end, up to the buffer
+	want := live(t, s) // held without a time limit, up to the size of the buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	first := watchEvents(t, ctx, s, c, 1)
 	if diff := cmp.Diff(want, receive(t, first, len(want))); diff != "" {
 		t.Error(diff)
 	}
 
-	// A reader that is gone consumes at least one more event: its call lasts until then.
+	// A disconnected reader takes at least one more event, because its call lasts until then.
 	cancel()
 	if _, err := first.Recv(); status.Code(err) != codes.Canceled {
 		t.Error(err)
@@ -257,7 +258,7 @@ func TestEventsContainerd17(t *testing.T) {
 	second := watchEvents(t, t.Context(), s, c, 1)
 	receive(t, second, held)
 
-	// Each event goes to one of two readers.
+	// Each event goes to only one of two readers.
 	third := watchEvents(t, t.Context(), s, c, 2)
 	const pods = 100
 	counts := make(chan int)
@@ -303,7 +304,7 @@ func TestEventsDroppedWhenFull(t *testing.T) {
 	}
 }
 
-// CRI-O holds events only for its very first reader.
+// CRI-O holds events only until its first reader connects.
 func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO))
 	c := dial(t, s)
@@ -319,19 +320,19 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	}
 }
 
-// On CRI-O, a reader that does not read stops the events of all readers, and blocks nothing else.
-// When it is gone, the events in the channel arrive.
+// On CRI-O, a reader that does not read blocks the events of all readers, but no other calls. When
+// that reader is gone, the other readers receive the events in the channel.
 func TestEventsCRIOStallsForAll(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO),
 		serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 10}))
 	ctx, cancel := context.WithCancel(t.Context())
-	watchEvents(t, ctx, s, dial(t, s), 1) // and never reads
+	watchEvents(t, ctx, s, dial(t, s), 1) // a reader that never reads
 	reading := watchEvents(t, t.Context(), s, dial(t, s), 2)
 	var read atomic.Int64
 	go func() {
 		for {
 			if _, err := reading.Recv(); err != nil {
-				return // the end of the test
+				return // the test has ended
 			}
 			read.Add(1)
 		}
@@ -394,7 +395,7 @@ func TestEventsPayload(t *testing.T) {
 	}
 }
 
-// Events during an outage are lost, and so are events that were held when it began.
+// During an outage, all events are lost, including events that were held when the outage began.
 func TestEventsAreLostWhileDown(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model))
@@ -416,12 +417,11 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 			t.Errorf("model %d: %s", model, diff)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
-		s.Down() // although its events may not have been read
+		s.Down() // although clients may not have read the events yet
 	}
 }
 
-// The server can be stopped while its operations wait for a reader, and while
-// readers wait for events.
+// Stop works while operations wait for a reader, and while readers wait for events.
 func TestServerStopsWhileEventsWait(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.Containerd17, criserver.CRIO} {
 		s := startServer(t, criserver.WithModel(model),

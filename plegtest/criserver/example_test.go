@@ -6,7 +6,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A node with a crashing container on a socket, for a program that speaks CRI.
+// The server simulates a node with a crashing container, for a program that uses CRI.
 func ExampleServer() {
 	s, err := criserver.Start(criserver.WithModel(criserver.Containerd2))
 	if err != nil {
@@ -20,7 +20,7 @@ func ExampleServer() {
 		fmt.Println(err)
 		return
 	}
-	// A program that is given s.Endpoint() sees the container running, and then its exit.
+	// A program that uses s.Endpoint() first sees the container running, and then its exit.
 	if err := s.ExitContainer(container, 1, "Error"); err != nil {
 		fmt.Println(err)
 		return

@@ -21,7 +21,7 @@ import (
 
 func (c controls) SendTaskExit(e serverconfig.TaskExit) { c.sendTaskExit(e) }
 
-// sendTaskExit reports the end of a process to the subscribers.
+// sendTaskExit sends the exit of a process to the subscribers of containerd's events.
 func (s *Server) sendTaskExit(e serverconfig.TaskExit) {
 	if e.ID == "" {
 		e.ID = e.ContainerID
@@ -35,15 +35,15 @@ func (s *Server) sendTaskExit(e serverconfig.TaskExit) {
 	s.exits.send(exitTopic, encodeTaskExit(e))
 }
 
-// madeUpPID is the PID of a container or sandbox that ContainerConfig gives none. It is larger than any
-// that Linux gives to a process.
+// madeUpPID returns a PID for a container or sandbox whose configuration sets none. It is larger
+// than any PID that Linux assigns.
 func madeUpPID(id string) uint32 {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(id)) // a hash takes everything
+	_, _ = hash.Write([]byte(id)) // writing to a hash cannot fail
 	return 1<<23 | hash.Sum32()>>9
 }
 
-// pid is the PID of a container's first process.
+// pid returns the PID of a container's first process.
 func (c *simContainer) pid() uint32 {
 	if c.config.PID > 0 {
 		return uint32(c.config.PID) //nolint:gosec // a PID
@@ -51,7 +51,8 @@ func (c *simContainer) pid() uint32 {
 	return madeUpPID(c.item.Id)
 }
 
-// processStarted reports the start of a container's or sandbox's first process, as containerd does.
+// processStarted sends containerd's event for the start of the first process of a container or
+// sandbox.
 func (s *Server) processStarted(id string, pid uint32) {
 	if !s.cfg.crio {
 		start := appendVarint(appendBytes(nil, 1, []byte(id)), 2, uint64(pid)) // container_id, pid
@@ -74,7 +75,8 @@ func (c controls) TaskExitReaders() int {
 	return len(c.exits.readers)
 }
 
-// processExited reports the exit of a container's or sandbox's first process, as the model does.
+// processExited reports the exit of the first process of a container or sandbox. The models of
+// containerd send an event; those of CRI-O write an exit file.
 func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) {
 	if !s.cfg.crio {
 		code := uint32(exitCode) //nolint:gosec // exit codes are small
@@ -86,12 +88,12 @@ func (s *Server) processExited(id string, pid uint32, exitCode int32, at int64) 
 	}
 	path := filepath.Join(s.cfg.own.ExitFiles, id)
 	temporary := path + ".ABCDEF"
-	// If the test has removed the folder, no file is written.
+	// A failure is ignored: the test may have removed the folder.
 	_ = errors.Join(os.WriteFile(temporary, []byte(strconv.Itoa(int(exitCode))), 0o600), os.Rename(temporary, path))
 }
 
-// exitHub delivers containerd's own events. As in containerd, a subscriber gets all later events,
-// from an unbounded queue of its own.
+// exitHub delivers containerd's own events. As in containerd, each subscriber receives all later
+// events through its own unbounded queue.
 type exitHub struct {
 	mu      sync.Mutex
 	readers map[*exitReader]struct{} // guarded by mu
@@ -99,9 +101,9 @@ type exitHub struct {
 
 // exitReader is one subscription.
 type exitReader struct {
-	topics []string      // set once
+	topics []string      // set by subscribe
 	queue  []rawMessage  // guarded by exitHub.mu
-	more   chan struct{} // has a token while there may be something in queue
+	more   chan struct{} // contains a token if queue may contain events
 }
 
 func newExitHub() *exitHub { return &exitHub{readers: make(map[*exitReader]struct{})} }
@@ -141,14 +143,14 @@ func (h *exitHub) take(r *exitReader) []rawMessage {
 	return taken
 }
 
-// eventsService is the reading part of containerd's service of its own events.
+// eventsService is the part of containerd's events service that only reads.
 var eventsService = grpc.ServiceDesc{
 	ServiceName: "containerd.services.events.v1.Events",
 	HandlerType: (*any)(nil),
 	Streams:     []grpc.StreamDesc{{StreamName: "Subscribe", Handler: subscribe, ServerStreams: true}},
 }
 
-// The topics that the models know.
+// The topics of the events that the models of containerd send.
 const (
 	exitTopic   = "/tasks/exit"
 	oomTopic    = "/tasks/oom"
@@ -157,8 +159,8 @@ const (
 	deleteTopic = "/containers/delete"
 )
 
-// topics returns the topics that a SubscribeRequest asks for. It fails if the models do not know one of its
-// filters.
+// topics returns the topics in a SubscribeRequest. It fails if the models do not support a filter
+// in it.
 func topics(request rawMessage) (list []string, err error) {
 	for len(request) > 0 {
 		number, _, n := protowire.ConsumeTag(request)
@@ -176,7 +178,7 @@ func topics(request rawMessage) (list []string, err error) {
 	return list, nil
 }
 
-// subscribe is one call of Subscribe. Down ends it by its context.
+// subscribe handles one call of Subscribe. When the server goes down, the stream's context ends.
 func subscribe(server any, stream grpc.ServerStream) error {
 	hub := server.(*Server).exits
 	var request rawMessage
@@ -204,7 +206,7 @@ func subscribe(server any, stream grpc.ServerStream) error {
 	}
 }
 
-// encodeTaskExit returns containerd's message about an exit.
+// encodeTaskExit encodes an exit as containerd's message TaskExit.
 func encodeTaskExit(e serverconfig.TaskExit) rawMessage {
 	exit := appendBytes(nil, 1, []byte(e.ContainerID))  // container_id
 	exit = appendBytes(exit, 2, []byte(e.ID))           // id
@@ -214,7 +216,7 @@ func encodeTaskExit(e serverconfig.TaskExit) rawMessage {
 	return encodeEvent(exitTopic, "TaskExit", exit, e.ExitedAt)
 }
 
-// encodeEvent returns an Envelope with an event in an Any.
+// encodeEvent encodes an event in an Any in an Envelope, as containerd sends it.
 func encodeEvent(topic, name string, value []byte, at time.Time) rawMessage {
 	event := appendBytes(nil, 1, []byte("containerd.events."+name)) // type_url
 	event = appendBytes(event, 2, value)                            // value

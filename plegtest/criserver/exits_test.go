@@ -20,8 +20,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// subscribe opens containerd's stream of events. It sends the filter in another message whose first
-// field is a string too.
+// subscribe opens containerd's event stream. It sends the filter in another type of message, whose
+// first field is also a string.
 func subscribe(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface, filter string) grpc.ClientStream {
 	t.Helper()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
@@ -40,8 +40,8 @@ func subscribe(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface,
 
 const tasksExit = `topic=="/tasks/exit",namespace=="k8s.io"`
 
-// The exit of each process is reported: of a program that ends or is killed, and of a command in
-// its container.
+// The server reports the exit of each process: of a program that ends or is killed, and of a
+// command in a container.
 func TestTaskExits(t *testing.T) {
 	end := make(chan struct{})
 	program := criserver.Program{
@@ -69,7 +69,7 @@ func TestTaskExits(t *testing.T) {
 				if stream.RecvMsg(event) != nil {
 					return
 				}
-				told <- string(event.ProtoReflect().GetUnknown()) // the whole of it
+				told <- string(event.ProtoReflect().GetUnknown()) // the raw bytes of the event
 			}
 		}()
 		synctest.Wait()
@@ -83,7 +83,7 @@ func TestTaskExits(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		const status = "\x20" // of the exit code's field
+		const status = "\x20" // tag of the exit code's field
 		for _, want := range [][]string{
 			{app, "exec", status + "\x07"}, {other, status + "\x89\x01"}, {app, status + "\x03"},
 		} {
@@ -97,7 +97,7 @@ func TestTaskExits(t *testing.T) {
 		if len(told) > 0 {
 			t.Errorf("one more: %q", <-told)
 		}
-		// This ends the last stream.
+		// Down ends the last stream.
 		w.server.Down()
 		synctest.Wait()
 		if _, ok := <-told; ok {
@@ -137,7 +137,8 @@ func TestSubscribeRefuses(t *testing.T) {
 	}
 }
 
-// Each running container that ends gets an exit file; a sandbox gets none.
+// For each running container that ends, the server writes an exit file. It writes none for a
+// sandbox.
 func TestExitFiles(t *testing.T) {
 	dir := t.TempDir()
 	s, err := criserver.Start(criserver.WithModel(criserver.CRIO),

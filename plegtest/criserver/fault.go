@@ -13,52 +13,53 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// Fault is a fault of RPCs to the CRI server. Its effects happen in the order of its fields. If
-// several faults match a call, they happen in the order in which they were injected. The call returns
-// the first error, and the effects after it do not happen. All this is as in plegtest, except that
-// Edit, Padding and Raw change the answer: they come after the Delay and Block of all faults.
+// Fault describes a fault in RPCs to the CRI server. Its effects happen in the order of the fields.
+// If several faults match a call, they take effect in the order in which they were injected. The
+// call returns the first error, and no later effect happens. Edit, Padding and Raw change the
+// answer, so they come after the Delay and Block of all faults.
 type Fault struct {
-	// Method is the affected RPC, such as "ContainerStatus"; empty means all RPCs.
+	// Method is the affected RPC, such as "ContainerStatus". If it is empty, all RPCs are affected.
 	Method string
-	// Object is the ID of a sandbox or container, or the UID of a pod, that the request must name.
-	// Empty means all requests.
+	// Object is the ID of a sandbox or container, or the UID of a pod. Only requests that name it
+	// are affected. If it is empty, all requests are affected.
 	Object string
-	// Times is how many calls are affected before the fault ends; 0 means all calls until the fault
-	// is healed.
+	// Times is the number of calls that are affected. 0 means all calls until the fault is healed.
 	Times int
 
-	// Delay makes the call take this long, in real time; in a testing/synctest bubble, in the
-	// bubble's time. If the context ends first, the call returns the context's error at once.
+	// Delay makes the call take this long, in real time, or in fake time in a testing/synctest
+	// bubble. If the context ends first, the call returns the context's error at once.
 	Delay time.Duration
-	// Block makes the call block until its context ends, the fault is healed or the server stops.
-	// When the fault is healed, the call continues as usual.
+	// Block makes the call block until the fault is healed. If the context ends or the server stops
+	// first, the call returns an error.
 	Block bool
-	// BreakAfter is how many messages of a stream pass before it breaks: with Err, with Cut, or
-	// else without an error. If it is 0, Err and Cut apply before the first message.
+	// BreakAfter is the number of messages of a stream that are sent before the stream breaks. The
+	// stream breaks with Err or Cut. If neither is set, it ends without an error. If BreakAfter is
+	// 0, Err and Cut apply before the first message.
 	BreakAfter int
-	// Cut closes every connection of the server instead of answering.
+	// Cut makes the server close all its connections instead of answering.
 	Cut bool
-	// Err fails the call; see package google.golang.org/grpc/status.
+	// Err is the error that the call returns; see package google.golang.org/grpc/status.
 	Err error
-	// Edit modifies the answer, or each message of a stream, to make it bad data. A streamed list
-	// has the messages of a plain list, such as *runtimeapi.ListContainersResponse.
+	// Edit modifies the answer, or each message of a stream, for tests of bad data. Messages of a
+	// streamed list have the type of a plain list's answer, such as
+	// *runtimeapi.ListContainersResponse.
 	Edit func(answer any)
-	// Padding adds this many bytes to the encoded answer, in an unknown field. With
-	// 64 MiB the answer is larger than package cri accepts.
+	// Padding is the number of bytes to add to the encoded answer, in an unknown field. With 64
+	// MiB, the answer is larger than package cri accepts.
 	Padding int
-	// Raw is sent in place of the answer. []byte{0xff} is not a protobuf message.
+	// Raw is sent instead of the answer. For example, []byte{0xff} is not a protobuf message.
 	Raw []byte
 }
 
-// injectedFault is a fault in force.
+// injectedFault is a fault that is not healed yet, and its number of affected calls.
 type injectedFault struct {
 	Fault
 	healed chan struct{} // closed by heal
 	hits   int           // guarded by callGuard.mu
 }
 
-// Inject starts a fault. The returned function heals it: the fault ends, and calls that it blocks
-// continue. Healing twice is harmless.
+// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
+// of heal does nothing.
 func (s *Server) Inject(f Fault) (heal func()) {
 	g := s.guard
 	in := &injectedFault{Fault: f, healed: make(chan struct{})}
@@ -75,7 +76,7 @@ func (s *Server) Inject(f Fault) (heal func()) {
 	}
 }
 
-// Heal heals every fault.
+// Heal heals all faults.
 func (s *Server) Heal() {
 	s.guard.mu.Lock()
 	defer s.guard.mu.Unlock()
@@ -85,23 +86,25 @@ func (s *Server) Heal() {
 	s.guard.faults = nil
 }
 
-// Fail makes calls that name an object, or all calls if it is empty, fail with err until healed. See
-// Inject for other faults.
+// Fail makes the calls that name an object fail with err until healed. If object is empty, all
+// calls of the method fail. For other faults see Inject.
 func (s *Server) Fail(method, object string, err error) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Err: err})
 }
 
-// Delay makes calls take d until healed. A call returns when its context ends.
+// Delay makes the calls that name an object take d until healed. If object is empty, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Delay: d})
 }
 
-// Block makes calls block until healed. A call returns the error of its context when that ends.
+// Block makes the calls that name an object block until healed. If object is empty, it affects all
+// calls of the method. If a call's context ends first, the call returns the context's error.
 func (s *Server) Block(method, object string) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Block: true})
 }
 
-// hit returns the faults that a request runs into, and counts the request for them.
+// hit returns the faults that affect a request, and counts the request for each of them.
 func (g *callGuard) hit(method string, req any) []*injectedFault {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -117,7 +120,7 @@ func (g *callGuard) hit(method string, req any) []*injectedFault {
 	return hit
 }
 
-// names reports whether a request names a sandbox, a container or a pod.
+// names reports whether a request names the given sandbox, container or pod.
 func names(req any, object string) bool {
 	switch r := req.(type) {
 	case *runtimeapi.PodSandboxStatusRequest:
@@ -139,7 +142,8 @@ func names(req any, object string) bool {
 	return namesInWriting(req, object)
 }
 
-// before applies the effects of a fault that precede the answer, and returns the error of the call.
+// before applies those effects of a fault that come before the answer. It returns the call's error,
+// if any.
 func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 	if f.Delay > 0 {
 		timer := g.clock.NewTimer(f.Delay)
@@ -164,7 +168,7 @@ func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 	return f.end(g)
 }
 
-// end ends a call as the fault says.
+// end applies Cut and Err, and returns the call's error, if any.
 func (f *injectedFault) end(g *callGuard) error {
 	if f.Cut {
 		g.cut()
@@ -173,7 +177,7 @@ func (f *injectedFault) end(g *callGuard) error {
 	return f.Err
 }
 
-// spoil returns what the server sends in place of an answer.
+// spoil applies Edit, Padding and Raw, and returns the answer to send.
 func (f *injectedFault) spoil(answer any) (any, error) {
 	if f.Edit != nil {
 		if m, ok := answer.(crimessage.Message); ok {
@@ -195,8 +199,8 @@ func (f *injectedFault) spoil(answer any) (any, error) {
 	return answer, nil
 }
 
-// namesInWriting reports whether a request that changes something names a sandbox, a
-// container or a pod.
+// namesInWriting reports whether a request that changes something names the given sandbox,
+// container or pod.
 func namesInWriting(req any, object string) bool {
 	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
 		return true
@@ -220,7 +224,7 @@ func encode(answer any) ([]byte, error) {
 	return crimessage.Marshal(answer)
 }
 
-// paddingField is a field number that no message of the CRI has.
+// paddingField is a field number that CRI messages do not use.
 const paddingField = 19999 - 1000
 
 func padded(encoded []byte, n int) rawMessage {

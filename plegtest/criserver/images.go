@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images serves the images for which the server has programs.
+// images is the image service. Its images are the keys of WithPrograms.
 type images struct {
 	runtimeapi.UnimplementedImageServiceServer
 	s *Server
@@ -24,7 +24,8 @@ func (c *images) ListImages(context.Context,
 	return r, nil
 }
 
-// ImageStatus implements runtimeapi.ImageServiceServer. The answer for a missing image is empty.
+// ImageStatus implements runtimeapi.ImageServiceServer. For an image that does not exist, the
+// answer is empty.
 func (c *images) ImageStatus(_ context.Context,
 	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	name := req.GetImage().GetImage()
@@ -34,7 +35,7 @@ func (c *images) ImageStatus(_ context.Context,
 	return &runtimeapi.ImageStatusResponse{Image: imageOf(name)}, nil
 }
 
-// PullImage implements runtimeapi.ImageServiceServer. There is no registry: it succeeds for the
+// PullImage implements runtimeapi.ImageServiceServer. There is no registry, so it succeeds only for
 // existing images.
 func (c *images) PullImage(_ context.Context,
 	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {

@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// gatedListener accepts connections that can be frozen and closed together.
+// gatedListener accepts connections, and can freeze or close all of them at once.
 type gatedListener struct {
 	net.Listener
 
 	mu sync.Mutex
-	// thawed is closed when nothing is frozen. Guarded by mu.
+	// thawed is closed while the connections are not frozen. It is guarded by mu.
 	thawed chan struct{}
 	frozen bool                    // guarded by mu
 	conns  map[*gatedConn]struct{} // guarded by mu
@@ -59,7 +59,7 @@ func (l *gatedListener) gate() <-chan struct{} {
 	return l.thawed
 }
 
-// cut closes every connection, without notice to the clients.
+// cut closes all connections abruptly.
 func (l *gatedListener) cut() {
 	l.mu.Lock()
 	conns := make([]*gatedConn, 0, len(l.conns))
@@ -72,7 +72,7 @@ func (l *gatedListener) cut() {
 	}
 }
 
-// gatedConn is a connection that neither reads nor writes while it is frozen.
+// gatedConn is a connection whose reads and writes block while the listener is frozen.
 type gatedConn struct {
 	net.Conn
 	listener *gatedListener
@@ -81,17 +81,17 @@ type gatedConn struct {
 	called   atomic.Bool
 }
 
-// RemoteAddr returns an address that contains the connection, because a unix socket's client has no
-// name.
+// RemoteAddr returns an address that contains the connection. The address of a unix socket's client
+// is empty, so it could not identify the connection.
 func (c *gatedConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
-// connAddr is the address of a client.
+// connAddr is a client's address with its connection.
 type connAddr struct {
 	net.Addr
 	conn *gatedConn
 }
 
-// isFirst reports true once: for the first call on the connection.
+// isFirst returns true the first time that it is called for the connection.
 func (c *gatedConn) isFirst() bool { return !c.called.Swap(true) }
 
 func (c *gatedConn) Read(p []byte) (int, error) {

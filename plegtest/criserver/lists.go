@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/internal/crimessage"
 )
 
-// listSandboxes lists the sandboxes that the filter selects, in random order.
+// listSandboxes returns the sandboxes that match the filter, in random order.
 func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -24,7 +24,7 @@ func (n *node) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSa
 	return items
 }
 
-// listContainers lists the containers that the filter selects, in random order.
+// listContainers returns the containers that match the filter, in random order.
 func (n *node) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,8 +54,8 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// encodedList returns the encoded answer to a list without a filter. It returns nil for
-// any other request.
+// encodedList returns the encoded answer to a list request without a filter. For other requests it
+// returns nil.
 func (n *node) encodedList(req any) ([]byte, error) {
 	var (
 		kept *[]byte
@@ -89,7 +89,7 @@ func (n *node) encodedList(req any) ([]byte, error) {
 	return n.encodeList(kept, list)
 }
 
-// encodeList encodes a list, and keeps the result unless the node changed meanwhile.
+// encodeList encodes a list. It stores the result if the node did not change in the meantime.
 func (n *node) encodeList(kept *[]byte, list func() any) ([]byte, error) {
 	n.mu.Lock()
 	changes := n.changes

@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// What the models show besides states and names. A change of a model fails here first;
+// The models differ in more than states and names. If a model changes, this test fails first;
 // TestModelIsTheRuntime of internal/e2e compares the models with the real runtimes.
 func TestModelsDiffer(t *testing.T) {
 	zero := time.Time{}.UnixNano()
@@ -106,8 +106,8 @@ func TestModelsDiffer(t *testing.T) {
 	}
 }
 
-// CRI-O closes a connection whose first call is not exactly application/grpc; later calls may have
-// any content-type.
+// CRI-O closes a connection if the content-type of its first call is not exactly application/grpc.
+// Later calls may use any content-type.
 func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO))
 	list := func(c runtimeapi.RuntimeServiceClient) error {
@@ -127,15 +127,15 @@ func TestCRIOClosesWhatIsNotGRPC(t *testing.T) {
 	}
 }
 
-// With containerd 2, whether an event goes to a reader that is gone is a toss-up, until the queue
-// has noticed.
+// With containerd 2, an event for a disconnected reader is lost or kept at random, until the queue
+// notices that the reader is gone.
 func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 	lost := make(map[int]bool)
 	for range 200 {
 		s := startServer(t)
 		stream := watchEvents(t, t.Context(), s, dial(t, s), 1)
 		s.BreakEventStreams(nil)
-		_, _ = stream.Recv() // the end
+		_, _ = stream.Recv() // reads the end of the stream
 		waitUntil(t, func() bool { return serverconfig.Of(s).EventStats().Readers == 0 })
 		const pods = 20
 		for range pods {
@@ -149,8 +149,8 @@ func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 	t.Errorf("the numbers of lost events were %v", lost)
 }
 
-// If a start fails, containerd's container has exited without an event, and CRI-O's was never
-// created.
+// If a start fails, containerd shows the container as exited, without an event. CRI-O has not even
+// created it.
 func TestProgramsFailToStart(t *testing.T) {
 	missing := map[string]criserver.Program{"image": {
 		Start: func(p *criserver.Process) error { return errors.New("no " + p.Args[0]) },
@@ -183,7 +183,7 @@ func TestProgramsFailToStart(t *testing.T) {
 	}
 }
 
-// CRI-O asks containers to end and waits up to 10 s; containerd kills them at once.
+// CRI-O asks containers to end and waits for up to 10 s. containerd kills them at once.
 func TestProgramsAreAskedToEnd(t *testing.T) {
 	for _, tc := range []struct {
 		model criserver.Model
@@ -209,8 +209,8 @@ func TestProgramsAreAskedToEnd(t *testing.T) {
 	}
 }
 
-// containerd 1.6 cannot stop a missing object, and containerd shows which container runs out of
-// memory.
+// containerd 1.6 returns an error for a stop of a missing object. containerd shows an out-of-memory
+// kill before the container exits; CRI-O does not.
 func TestContainerdsHabits(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		_, err := w.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: "none"})

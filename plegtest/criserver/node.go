@@ -35,34 +35,34 @@ const (
 	annotationConfigSource = "kubernetes.io/config.source"
 )
 
-// containerPorts is the annotation of the ports of every container.
+// containerPorts is the value of annotationPorts for each container.
 const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
 	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
 
-// CRI-O lists the time when a container's creation began, a little later after each restart. The
-// status has the time when the creation ended.
+// In CRI-O's lists, the creation time of a container is the start of its creation, plus a little
+// more after each restart of CRI-O. In the status, it is the end of the creation.
 const (
 	crioCreation = 50 * time.Millisecond
 	crioRestart  = 60 * time.Microsecond
 )
 
-// zeroTime is how runtimes that are written in Go send a time that was never set.
+// zeroTime is the value that runtimes in Go send for a time that was never set.
 var zeroTime = time.Time{}.UnixNano()
 
-// PodConfig describes a pod sandbox. The zero value describes a new pod.
+// PodConfig describes a pod sandbox. The zero value creates a new pod with default values.
 type PodConfig struct {
-	// UID is the pod's UID; empty for a new one.
+	// UID is the pod's UID. If it is empty, the server generates a UID.
 	UID types.UID
-	// Name is the pod's name; empty for "pod-<number>".
+	// Name is the pod's name. The default is "pod-<number>".
 	Name string
-	// Namespace is the pod's namespace; empty for "default".
+	// Namespace is the pod's namespace. The default is "default".
 	Namespace string
-	// IPs are the sandbox's addresses, the primary one first; nil for a new one, an
-	// empty slice for none.
+	// IPs are the sandbox's addresses, with the primary address first. If IPs is nil, the server
+	// chooses an address. If it is an empty slice, the sandbox gets no address.
 	IPs []string
 	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
-	// RuntimeHandler is the runtime handler; empty for the default one.
+	// RuntimeHandler is the runtime handler. Empty means the default handler.
 	RuntimeHandler string
 
 	asGiven bool // true if a client set all labels and annotations
@@ -70,80 +70,81 @@ type PodConfig struct {
 
 // ContainerConfig describes a container.
 type ContainerConfig struct {
-	// Name is the container's name; empty for "app".
+	// Name is the container's name. The default is "app".
 	Name string
-	// Image is the image; empty for "registry.example/<name>:1".
+	// Image is the container's image. The default is "registry.example/<name>:1".
 	Image string
 	// Labels and Annotations are set in addition to the kubelet's own.
 	Labels, Annotations map[string]string
-	// PID is the PID of the first process, in the verbose status and in containerd's own events; 0
-	// selects a PID that no process has.
+	// PID is the PID of the first process, as the verbose status and containerd's own events report
+	// it. 0 selects a PID that no real process can have.
 	PID int
 
 	asGiven bool // true if a client set all labels and annotations
 }
 
-// simSandbox is a sandbox. Its messages are replaced, never modified.
+// simSandbox is a simulated sandbox. Its messages item and status are replaced, never modified.
 type simSandbox struct {
 	config     PodConfig
 	attempt    uint32
 	createdAt  int64
 	ready      bool
-	containers []*simContainer // in the order of their creation
-	place      int             // in node.sandboxes
+	containers []*simContainer // ordered by creation
+	place      int             // index in node.sandboxes
 
 	item   *runtimeapi.PodSandbox
 	status *runtimeapi.PodSandboxStatus
 }
 
-// simContainer is a container. Its messages are replaced, never modified.
+// simContainer is a simulated container. Its messages item and status are replaced, never modified.
 type simContainer struct {
 	config                           ContainerConfig
 	attempt                          uint32
 	state                            runtimeapi.ContainerState
 	createdAt, startedAt, finishedAt int64
-	listedAt                         int64 // the creation time in lists
+	listedAt                         int64 // the creation time that lists report
 	exitCode                         int32
 	reason, message                  string
-	outOfMemory                      bool // true if one of its processes was killed for that
-	exitLost                         bool // true if it exited while containerd was down, which does not know how
+	outOfMemory                      bool // true if OOMKill was called for it
+	exitLost                         bool // true if it exited during an outage that lost its exit code
 	sandbox                          *simSandbox
-	place                            int      // in node.containers
-	process                          *process // nil if it runs no program
+	place                            int      // index in node.containers
+	process                          *process // nil if the container runs no program
 
 	item   *runtimeapi.Container
 	status *runtimeapi.ContainerStatus
 }
 
-// simPod holds the counts of a pod, which outlive its sandboxes.
+// simPod contains the counters of a pod. The counters outlive the pod's single sandboxes.
 type simPod struct {
 	sandboxes   int
 	nextAttempt uint32
-	restarts    map[string]uint32 // the next attempt, by container name
+	restarts    map[string]uint32 // next attempt, by container name
 }
 
-// node holds the state of the runtime.
+// node contains the state of the simulated runtime.
 type node struct {
 	clock clock.Clock // set once by newNode
 	crio  bool        // set once by newNode
 
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// The fields below are guarded by mu.
 
-	// rand is the source of IDs. order is the source of the order of lists,
-	// so that the number of lists does not affect anything else.
+	// rand generates IDs. order generates the order of lists. They are separate, so that the number
+	// of lists does not change later IDs.
 	rand, order *rand.Rand
 
 	sandboxes  []*simSandbox
 	containers []*simContainer
-	down       bool // between Down and Up
+	down       bool // true from Down to Up
 	byID       map[string]*simSandbox
 	ctrByID    map[string]*simContainer
 	pods       map[types.UID]*simPod
 	podCount   int
 	ipCount    uint32
 
-	// The encoded lists, nil if they are out of date, and the number of changes so far.
+	// encodedSandboxes and encodedContainers cache the encoded lists; nil if out of date. changes
+	// is the number of changes so far.
 	encodedSandboxes, encodedContainers []byte
 	changes                             uint64
 }
@@ -164,12 +165,12 @@ func (n *node) idLocked() string {
 	return fmt.Sprintf("%016x%016x%016x%016x", n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64(), n.rand.Uint64())
 }
 
-// now returns the time in nanoseconds. The API requires times above 0.
+// now returns the time in nanoseconds, at least 1, because the API requires times above 0.
 func (n *node) now() int64 {
 	return max(1, n.clock.Now().UnixNano())
 }
 
-// podLocked returns the counts of a pod, new ones if there are none.
+// podLocked returns the counters of a pod. It creates them for a new pod.
 func (n *node) podLocked(uid types.UID) *simPod {
 	pod := n.pods[uid]
 	if pod == nil {
@@ -229,13 +230,13 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
-// with returns the defaults, overridden by the given values.
+// with returns defaults, overridden by given. It modifies defaults.
 func with(given, defaults map[string]string) map[string]string {
 	maps.Copy(defaults, given)
 	return defaults
 }
 
-// showSandboxLocked replaces the messages of a sandbox.
+// showSandboxLocked replaces the messages of a sandbox to show its present state.
 func (n *node) showSandboxLocked(s *simSandbox) {
 	state := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	network := &runtimeapi.PodSandboxNetworkStatus{}
@@ -273,7 +274,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	}
 	restarts[config.Name]++
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // a hash takes everything
+	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // writing to a hash cannot fail
 	labels, annotations := maps.Clone(config.Labels), maps.Clone(config.Annotations)
 	if !config.asGiven {
 		labels = with(config.Labels, map[string]string{
@@ -295,7 +296,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 		PodSandboxId: s.item.Id,
 		Metadata:     &runtimeapi.ContainerMetadata{Name: config.Name, Attempt: c.attempt},
 		Image:        &runtimeapi.ImageSpec{Image: imageID, UserSpecifiedImage: config.Image},
-		ImageRef:     imageID, // as in containerd, the status has the real one
+		ImageRef:     imageID, // as in containerd, only the status contains the real reference
 		ImageId:      imageID,
 		Labels:       labels,
 		Annotations:  annotations,
@@ -307,7 +308,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	return c
 }
 
-// showContainerLocked replaces the messages of a container.
+// showContainerLocked replaces the messages of a container to show its present state.
 func (n *node) showContainerLocked(c *simContainer) {
 	old := c.item
 	c.item = &runtimeapi.Container{
@@ -328,7 +329,7 @@ func (n *node) showContainerLocked(c *simContainer) {
 	n.changedLocked()
 }
 
-// restarted applies what a restart of the runtime changes.
+// restarted applies the changes that a restart of the runtime causes.
 func (n *node) restarted() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -350,8 +351,8 @@ func (n *node) goDown() {
 	n.down = true
 }
 
-// removeContainerLocked removes a container. The last of the list takes its place,
-// because the list has no order.
+// removeContainerLocked removes a container. The last container of the slice moves to its index,
+// which is fine because the slice is unordered.
 func (n *node) removeContainerLocked(c *simContainer) {
 	last := n.containers[len(n.containers)-1]
 	n.containers[c.place], last.place = last, c.place
@@ -373,7 +374,7 @@ func (n *node) removeSandboxLocked(s *simSandbox) {
 	}
 }
 
-// changedLocked drops the encoded lists, which are out of date.
+// changedLocked drops the encoded lists, because they are out of date.
 func (n *node) changedLocked() {
 	n.changes++
 	n.encodedSandboxes, n.encodedContainers = nil, nil
@@ -387,7 +388,7 @@ func (n *node) containerLocked(id string) (*simContainer, error) {
 	return findLocked(n, "container", n.ctrByID, id)
 }
 
-// findLocked finds an object by its ID or, as in containerd and CRI-O, by a unique prefix of it.
+// findLocked finds an object by its ID or by a unique prefix of the ID, as containerd and CRI-O do.
 func findLocked[T any](n *node, kind string, byID map[string]*T, id string) (*T, error) {
 	if found := byID[id]; found != nil {
 		return found, nil
@@ -413,7 +414,7 @@ func findLocked[T any](n *node, kind string, byID map[string]*T, id string) (*T,
 	return found, nil
 }
 
-// wholeIDsLocked completes unique prefixes of the IDs of a sandbox and of a container.
+// wholeIDsLocked replaces unique prefixes of IDs by the whole IDs. Other texts stay as they are.
 func (n *node) wholeIDsLocked(sandbox, container string) (wholeSandbox, wholeContainer string) {
 	if s, err := n.sandboxLocked(sandbox); err == nil {
 		sandbox = s.item.Id

@@ -9,18 +9,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Exit codes.
+// The exit codes of the models.
 const (
-	exitKilled       = 137 // killed by SIGKILL
-	exitNeverStarted = 2   // CRI-O: stopped before it was started
-	exitStartError   = 128 // failed to start
-	exitUnknown      = 255 // containerd: nobody saw the exit
+	exitKilled       = 137 // the container was killed by SIGKILL
+	exitNeverStarted = 2   // CRI-O: the container was stopped before it was started
+	exitStartError   = 128 // the container failed to start
+	exitUnknown      = 255 // containerd: the exit happened while containerd was down
 )
 
 const reasonOOM = "OOMKilled"
 
-// RunPod returns the ID of a new sandbox, which is ready and has no containers. If a pod has the UID
-// already, it gets one more sandbox, as when the kubelet replaces a dead one.
+// RunPod creates a ready sandbox without containers and returns its ID. If a pod with this UID
+// exists, the pod gets one more sandbox, as when the kubelet replaces a dead sandbox.
 func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 	n := s.node
 	n.mu.Lock()
@@ -32,7 +32,7 @@ func (s *Server) RunPod(config PodConfig) (sandboxID string) {
 	return id
 }
 
-// ranLocked returns the events of a new sandbox.
+// ranLocked sends containerd's own events for a new sandbox, and returns its CRI events.
 func (s *Server) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventResponse) {
 	s.containerChanged(createTopic, sb.item.Id)
 	s.processStarted(sb.item.Id, madeUpPID(sb.item.Id))
@@ -42,8 +42,8 @@ func (s *Server) ranLocked(sb *simSandbox) (events []*runtimeapi.ContainerEventR
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb.item.Id, sb))
 }
 
-// CreateContainer creates a container in a ready sandbox and returns its ID. Its restart
-// count is the number of containers of its name that the pod had before.
+// CreateContainer creates a container in a ready sandbox and returns its ID. Its restart count is
+// the number of earlier containers of the pod with the same name.
 func (s *Server) CreateContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	n := s.node
 	n.mu.Lock()
@@ -84,7 +84,7 @@ func (s *Server) StartContainer(containerID string) error {
 	return nil
 }
 
-// failStart ends a created container that cannot start: without an event, as containerd does.
+// failStart ends a created container that cannot start. As in containerd, it sends no event.
 func (s *Server) failStart(containerID string, cause error) error {
 	n := s.node
 	n.mu.Lock()
@@ -98,7 +98,7 @@ func (s *Server) failStart(containerID string, cause error) error {
 	return err
 }
 
-// RunContainer creates a container, starts it, and returns its ID.
+// RunContainer creates and starts a container, and returns its ID.
 func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	id, err := s.CreateContainer(sandboxID, config)
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (contain
 	return id, s.StartContainer(id)
 }
 
-// ExitContainer makes a running container exit by itself. An empty reason means
-// "Completed" for exit code 0 and "Error" for others.
+// ExitContainer makes a running container exit. If reason is empty, the reason is "Completed" for
+// exit code 0 and "Error" otherwise.
 func (s *Server) ExitContainer(containerID string, exitCode int, reason string) error {
 	n := s.node
 	n.mu.Lock()
@@ -143,9 +143,9 @@ func (c controls) OOMKill(containerID string) error {
 }
 
 // KillContainer kills a running container with exit code 137, like a client's StopContainer without
-// a grace period. With containerd, a container that is not running stays as it is. With CRI-O, a
-// container that was not started exits with code 2, and an exited container gets a new finish time,
-// without an event.
+// a grace period. With containerd, it does not change a container that is not running. With CRI-O,
+// a container that was not started exits with code 2, and an exited container gets a new finish
+// time without an event.
 func (s *Server) KillContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -164,7 +164,8 @@ func (s *Server) KillContainer(containerID string) error {
 	return nil
 }
 
-// killLocked ends a container that has not exited, if the model does so.
+// killLocked ends a running container, and with CRI-O also a container that was not started. It
+// returns events with the container's events appended.
 func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	switch {
@@ -177,9 +178,9 @@ func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	return events
 }
 
-// RestartContainer kills a container if it is running, and runs its successor: a new container of
-// the same name and sandbox, whose restart count is one higher. The old container stays until it is
-// removed.
+// RestartContainer starts a successor of a container: a new container with the same name and
+// sandbox, and a restart count that is higher by one. If the old container is running, it is killed
+// first. The old container stays until it is removed.
 func (s *Server) RestartContainer(containerID string) (newID string, err error) {
 	if err := s.KillContainer(containerID); err != nil {
 		return "", err
@@ -195,8 +196,8 @@ func (s *Server) RestartContainer(containerID string) (newID string, err error) 
 	return s.RunContainer(sandboxID, config)
 }
 
-// RemoveContainer removes a container, and kills it first if it is running. It is
-// harmless if the container does not exist.
+// RemoveContainer removes a container. If the container is running, it is killed first. If it does
+// not exist, nothing happens.
 func (s *Server) RemoveContainer(containerID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -211,8 +212,8 @@ func (s *Server) RemoveContainer(containerID string) error {
 	return nil
 }
 
-// StopPodSandbox kills the containers of a sandbox and tears down its network: the sandbox
-// is then not ready, and has no address, except with CRI-O.
+// StopPodSandbox kills the containers of a sandbox and makes the sandbox not ready. The sandbox
+// then has no address, except with CRI-O.
 func (s *Server) StopPodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -227,8 +228,8 @@ func (s *Server) StopPodSandbox(sandboxID string) error {
 	return nil
 }
 
-// RemovePodSandbox removes a sandbox with its containers, and stops it first if it is
-// ready. It is harmless if the sandbox does not exist.
+// RemovePodSandbox removes a sandbox with its containers. If the sandbox is ready, it is stopped
+// first. If it does not exist, nothing happens.
 func (s *Server) RemovePodSandbox(sandboxID string) error {
 	n := s.node
 	n.mu.Lock()
@@ -238,7 +239,7 @@ func (s *Server) RemovePodSandbox(sandboxID string) error {
 		return nil //nolint:nilerr // removing is idempotent in CRI
 	}
 	var events []*runtimeapi.ContainerEventResponse
-	if s.cfg.crio { // sends events for the exits, and none for the removals
+	if s.cfg.crio { // CRI-O sends events for exits, but not for removals
 		for _, c := range sb.containers {
 			events = s.killLocked(events, c)
 		}
@@ -256,7 +257,7 @@ func (s *Server) RemovePodSandbox(sandboxID string) error {
 	}
 	s.containerChanged(deleteTopic, sandboxID)
 	if s.cfg.deletedFirst {
-		// A list that the event causes may still show the sandbox.
+		// The event comes first, so a list that the event triggers may still contain the sandbox.
 		events = append(events, s.deletedLocked(sb))
 		n.mu.Unlock()
 		s.hub.send(events...)
@@ -292,8 +293,7 @@ func (s *Server) Sandboxes(uid types.UID) []string {
 	return ids
 }
 
-// Containers returns the IDs of a sandbox's containers, in the order of their
-// creation.
+// Containers returns the IDs of a sandbox's containers in the order of creation.
 func (s *Server) Containers(sandboxID string) []string {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
@@ -308,15 +308,15 @@ func (s *Server) Containers(sandboxID string) []string {
 	return ids
 }
 
-// Present returns the number of sandboxes and the number of containers that exist, including
-// sandboxes that are not ready and containers that have exited.
+// Present returns the numbers of existing sandboxes and containers. Sandboxes that are not ready
+// and exited containers count too.
 func (s *Server) Present() (sandboxes, containers int) {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	return len(s.node.sandboxes), len(s.node.containers)
 }
 
-// exitLocked ends a container and returns the event.
+// exitLocked ends a container and returns the CRI event.
 func (s *Server) exitLocked(c *simContainer, exitCode int32, reason string) *runtimeapi.ContainerEventResponse {
 	switch {
 	case reason != "":
@@ -347,7 +347,7 @@ func (s *Server) removeLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	events = s.killLocked(events, c)
 	if c.process != nil {
-		c.process.exit() // even if never started: its context would stay until Stop
+		c.process.exit() // releases the context, even if the program never started
 	}
 	s.node.removeContainerLocked(c)
 	s.containerChanged(deleteTopic, c.item.Id)
@@ -371,8 +371,8 @@ func (s *Server) stopLocked(events []*runtimeapi.ContainerEventResponse,
 	return append(events, s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.item.Id, sb))
 }
 
-// eventLocked returns an event with a snapshot of the sandbox. As in the runtimes, the
-// event gets its time later, when it is sent.
+// eventLocked returns an event with the present statuses of the sandbox and its containers. As in
+// the real runtimes, the event gets its timestamp later, when it is sent.
 func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
@@ -383,7 +383,7 @@ func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	for _, c := range sb.containers {
 		event.ContainersStatuses = append(event.ContainersStatuses, c.status)
 	}
-	if s.cfg.crio { // CRI-O adds those of the pod's other sandboxes
+	if s.cfg.crio { // CRI-O adds the containers of the pod's other sandboxes
 		for _, c := range s.node.containers {
 			if c.sandbox != sb && c.sandbox.config.UID == sb.config.UID {
 				event.ContainersStatuses = append(event.ContainersStatuses, c.status)
@@ -393,8 +393,8 @@ func (s *Server) eventLocked(kind runtimeapi.ContainerEventType, id string,
 	return event
 }
 
-// deletedLocked returns the last event of a sandbox that containerd 2 is removing. The sandbox's
-// creation time is already lost.
+// deletedLocked returns the last event of a sandbox that containerd 2 is removing. As in containerd
+// 2, the event does not contain the sandbox's creation time.
 func (s *Server) deletedLocked(sb *simSandbox) *runtimeapi.ContainerEventResponse {
 	event := s.eventLocked(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.item.Id, sb)
 	if old := event.PodSandboxStatus; old != nil {

@@ -17,24 +17,24 @@ type config struct {
 	own           serverconfig.Config
 	versionSet    bool
 	name, version string
-	programs      map[string]Program // nil if the server is read-only
+	programs      map[string]Program // nil for a read-only server
 	listen        func() (net.Listener, error)
 }
 
-// WithModel sets the runtime that the server behaves like. The default is Containerd2.
+// WithModel selects the runtime that the server imitates. The default is Containerd2.
 func WithModel(m Model) Option {
 	return func(c *config) { c.habits = m.habits() }
 }
 
-// WithVersion sets the runtime's name and version, the answer to Version. The default is the
-// model's.
+// WithVersion sets the runtime's name and version in the answer to Version. The default values are
+// the model's.
 func WithVersion(runtimeName, runtimeVersion string) Option {
 	return func(c *config) { c.versionSet, c.name, c.version = true, runtimeName, runtimeVersion }
 }
 
-// WithListener makes the server listen with the given function instead of on a socket. The server
-// and its clients can then run in a testing/synctest bubble, over a bufconn of package
-// google.golang.org/grpc/test/bufconn. Up calls the function each time. Endpoint is empty.
+// WithListener makes the server call listen instead of creating a socket. With a bufconn of package
+// google.golang.org/grpc/test/bufconn, the server and its clients can run in a testing/synctest
+// bubble. Each call of Up calls listen. Endpoint returns "".
 func WithListener(listen func() (net.Listener, error)) Option {
 	return func(c *config) { c.listen = listen }
 }

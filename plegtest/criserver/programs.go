@@ -9,52 +9,53 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Program is what the containers of an image run, in goroutines of this process; see
-// WithPrograms.
+// Program defines the behaviour of the containers of an image. Its functions run in goroutines of
+// this process; see WithPrograms.
 type Program struct {
-	// Start, if it is not nil, decides whether a container can start. If it returns an error, the
-	// container has exited with code 128 and reason StartError, without an event, as if its command
-	// did not exist. With CRI-O it is not even created, and its ID in p is empty.
+	// Start decides whether a container can start; nil means that it can. If Start returns an
+	// error, the container exits with code 128 and reason StartError, without an event, as if its
+	// command did not exist. With CRI-O, the container is not even created, and p.ContainerID is
+	// empty.
 	Start func(p *Process) error
-	// Main is the process of a container. It may listen on loopback, which is the address of every
-	// pod. It returns the exit code; a panic is exit code 2.
+	// Main is the process of a container. It returns the exit code; a panic means exit code 2. It
+	// may listen on loopback, which is the address of each pod.
 	//
-	// ctx ends when the container is killed; Main must return soon after that, because Stop of the
-	// server waits for it. p.Terminate is closed when the container is asked to stop, as by
-	// SIGTERM. If Main does not return then, the container is killed at the end of the grace
-	// period.
+	// When the container is killed, ctx ends, and Main must return soon, because the server's Stop
+	// waits for Main. When the container is asked to stop, as by SIGTERM, p.Terminate is closed. If
+	// Main does not return within the grace period, the container is killed.
 	Main func(ctx context.Context, p *Process) (exitCode int)
-	// Exec is a command that ExecSync runs in a running container. ctx ends with the
-	// call, its timeout or the container. If Exec is nil, every command fails to start.
+	// Exec runs a command of ExecSync in a running container. ctx ends when the call ends, its
+	// timeout expires or the container exits. If Exec is nil, each command fails to start.
 	Exec func(ctx context.Context, p *Process) (exitCode int)
 }
 
-// Process is one run of a program.
+// Process describes one run of a program.
 type Process struct {
-	// ContainerID, ContainerName and Image are the container's.
+	// ContainerID, ContainerName and Image identify the container and its image.
 	ContainerID, ContainerName, Image string
-	// PodUID, PodNamespace and PodName are its pod's.
+	// PodUID, PodNamespace and PodName identify the container's pod.
 	PodUID                types.UID
 	PodNamespace, PodName string
 	// Attempt is the container's restart count.
 	Attempt uint32
-	// Args are the container's command and arguments; for Exec, the command.
+	// Args are the container's command and arguments. For Exec, they are the command of ExecSync.
 	Args []string
 	// Env is the container's environment.
 	Env map[string]string
 	// Terminate is closed when the container is asked to stop.
 	Terminate <-chan struct{}
-	// Stdout and Stderr are the output that ExecSync returns. Output of Main is discarded.
+	// Stdout and Stderr receive the output of Exec, which ExecSync returns. The output of Main is
+	// discarded.
 	Stdout, Stderr io.Writer
 }
 
 // exitPanicked is the exit code of a Go program that panicked.
 const exitPanicked = 2
 
-// WithPrograms makes the server accept changes: clients may run, stop and remove sandboxes and
-// containers, and execute commands in them. The keys of programs are the existing images; ":latest"
-// may be left out. Other changes are still refused. The addresses of pods are loopback, so that
-// programs can be reached.
+// WithPrograms makes the server accept calls that change something: clients may run, stop and
+// remove sandboxes and containers, and execute commands in containers. The server still refuses
+// other changes. The keys of programs are the existing images; ":latest" may be left out. Pods have
+// the loopback address, so that clients can reach the programs.
 func WithPrograms(programs map[string]Program) Option {
 	return func(c *config) { c.programs = programs }
 }
@@ -63,14 +64,14 @@ func WithPrograms(programs map[string]Program) Option {
 type process struct {
 	Process
 	program Program
-	ctx     context.Context // ends when the container has exited
+	ctx     context.Context // ends when the container exits
 	exit    context.CancelFunc
 	// terminate closes Process.Terminate.
 	terminate func()
 }
 
-// newProcess returns a process that ends with its container's exit, in exitLocked, with the
-// container's removal, or with the server's ctx.
+// newProcess returns a process for a container. Its context ends when exitLocked or removeLocked
+// ends the container, or when ctx ends.
 func newProcess(ctx context.Context, program Program, p Process) *process {
 	terminate := make(chan struct{})
 	p.Terminate = terminate
@@ -84,7 +85,8 @@ func (p *process) run() (code int) {
 	return guardedRun(p.ctx, p.program.Main, p.Process)
 }
 
-// guardedRun runs a function of a program, which may panic or end its goroutine.
+// guardedRun runs a function of a program and returns its exit code. The function may panic or end
+// its goroutine.
 func guardedRun(ctx context.Context, f func(context.Context, *Process) int, p Process) (code int) {
 	code = exitPanicked
 	defer func() { _ = recover() }()
@@ -97,11 +99,11 @@ func guardedRun(ctx context.Context, f func(context.Context, *Process) int, p Pr
 	return f(ctx, &p)
 }
 
-// runProgram runs the program of a container that has been started.
+// runProgram runs the program of a started container in a new goroutine.
 func (s *Server) runProgram(p *process) {
 	s.programs.Go(func() {
 		code := p.run()
-		// It fails if the container was killed meanwhile.
+		// This call fails if the container has been killed in the meantime.
 		_ = s.ExitContainer(p.ContainerID, code, "")
 	})
 }
@@ -115,7 +117,7 @@ func (c *config) programOf(image string) (Program, bool) {
 	return p, ok
 }
 
-// environment returns the environment of a container.
+// environment returns the environment variables of a container's configuration.
 func environment(config *runtimeapi.ContainerConfig) map[string]string {
 	env := make(map[string]string, len(config.GetEnvs()))
 	for _, kv := range config.GetEnvs() {

@@ -20,7 +20,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// writer is a client of a server with programs, in a bubble.
+// writer is a client of a server with programs, in a synctest bubble.
 type writer struct {
 	t *testing.T
 	runtimeapi.RuntimeServiceClient
@@ -29,8 +29,8 @@ type writer struct {
 	server *criserver.Server
 }
 
-// inBubble runs a test with a server over memory instead of a socket, so that time is the
-// bubble's.
+// inBubble runs a test with a server in a synctest bubble. The server uses in-memory connections,
+// so all times are fake.
 func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *testing.T, w *writer),
 	opts ...criserver.Option) {
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *
 	})
 }
 
-// run runs a container of an image in a pod of its own.
+// run runs a container of an image in a new pod.
 func (w *writer) run(image string, args ...string) (id string) {
 	w.t.Helper()
 	sandbox := w.sandbox("pod-" + image)
@@ -79,7 +79,7 @@ func (w *writer) sandbox(uid string) string {
 	return r.PodSandboxId
 }
 
-// setBytes sets a value that is a string before cri-api 0.34, and bytes since.
+// setBytes sets a field that is a string before cri-api 0.34, and bytes since then.
 func setBytes[T string | []byte](value *T, to string) { *value = T(to) }
 
 func createRequest(sandbox, image string, args ...string) *runtimeapi.CreateContainerRequest {
@@ -129,7 +129,7 @@ func programs() map[string]criserver.Program {
 	}
 }
 
-// A program's result is its container's exit code, and a panic has an exit code, too.
+// The result of Main is the container's exit code. A panic gives exit code 2.
 func TestProgramsExit(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		for image, want := range map[string]int32{"exits": 5, "panics": 2, "tag": 7} {
@@ -150,8 +150,8 @@ func TestProgramsExit(t *testing.T) {
 	})
 }
 
-// A program that ends when asked keeps its own exit code. A program that does not end is killed
-// after the timeout.
+// If a program ends when it is asked to, its own exit code is kept. If it does not end, it is
+// killed after the timeout.
 func TestProgramsStop(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		for _, c := range []struct {
@@ -161,7 +161,7 @@ func TestProgramsStop(t *testing.T) {
 		}{{"polite", 0, 0}, {"stubborn", 20 * time.Second, 137}} {
 			id := w.run(c.image)
 			began := time.Now()
-			for range 2 { // the second finds it stopped
+			for range 2 { // the second call finds a stopped container
 				if _, err := w.StopContainer(t.Context(),
 					&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 20}); err != nil {
 					t.Fatal(err)
@@ -177,7 +177,8 @@ func TestProgramsStop(t *testing.T) {
 	})
 }
 
-// Stopping a sandbox kills its programs, and removing it leaves nothing.
+// If a sandbox is stopped, its programs are killed. After it is removed, no sandbox or container is
+// left.
 func TestProgramsEndWithTheirSandbox(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		id := w.run("stubborn")
@@ -198,7 +199,7 @@ func TestProgramsEndWithTheirSandbox(t *testing.T) {
 	})
 }
 
-// ExecSync runs a command in a running container, within its timeout.
+// ExecSync runs a command in a running container, and enforces the timeout.
 func TestProgramsExec(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		id := w.run("polite")
@@ -225,7 +226,7 @@ func TestProgramsExec(t *testing.T) {
 	})
 }
 
-// Bad requests are refused, and so is everything that a server with programs does not serve.
+// The server refuses bad requests, and calls that it does not serve even with programs.
 func TestProgramsRefuse(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		sandbox := w.sandbox("a")
@@ -264,7 +265,7 @@ func TestProgramsRefuse(t *testing.T) {
 	})
 }
 
-// A fault that names a pod or a container hits the calls that change it.
+// A fault that names a pod or a container affects the calls that change that object.
 func TestProgramsFaults(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		id := w.run("polite")

@@ -16,15 +16,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Server is a CRI v1 runtime on a unix socket of this process. Its pods are simulated:
-// the test runs, exits, restarts and removes containers with the server's methods. Clients
-// can only read: the server refuses any other call with PermissionDenied, and Violations
-// returns it. With WithPrograms they can also run pods whose containers are functions of
-// this process.
+// Server is a CRI v1 runtime on a unix socket in this process. Its pods are simulated: the test
+// uses the server's methods to run, exit, restart and remove containers. Clients can only read. The
+// server refuses other calls with PermissionDenied, and Violations returns them. With WithPrograms,
+// clients can also run pods, whose containers are functions in this process.
 //
-// Lists are in random order, as in containerd. The methods may be called from several goroutines at
-// once. Methods that change a container may block on a slow reader of the event stream, as the
-// model does.
+// Lists are in random order, as in containerd. The methods are safe for concurrent use. Methods
+// that change a container may block while a reader of the event stream is slow, if the model does
+// so.
 type Server struct {
 	cfg    config // set once by Start
 	dir    string // set once by Start
@@ -35,31 +34,31 @@ type Server struct {
 	exits *exitHub
 	guard *callGuard
 
-	// upDown is held for the whole of Up and Down. They wait for calls while they hold
-	// it, so no call may take it.
+	// upDown is held during Up and Down. They wait for calls in flight, so a call must not lock it.
 	upDown sync.Mutex
-	// lifetime ends with Stop, and the containers' programs with it.
+	// lifetime is the parent context of the containers' programs. Stop ends it.
 	lifetime context.Context
 	end      context.CancelFunc
-	programs sync.WaitGroup // their goroutines
+	programs sync.WaitGroup // the goroutines of programs
 
 	mu sync.Mutex
-	// up is the gRPC server at present, nil while the server is down. Guarded by mu.
+	// up is the running gRPC server; nil while the server is down. It is guarded by mu.
 	up *serving
 }
 
-// serving is the gRPC server between Up and Down.
+// serving is a gRPC server from Up to Down.
 type serving struct {
 	grpc     *grpc.Server
 	listener *gatedListener
 	done     chan struct{} // closed when Serve has returned
 }
 
-// maxSocketPath is less than the size of sun_path on every operating system.
+// maxSocketPath is a safe length for a socket's path: the limit of every operating system is
+// larger.
 const maxSocketPath = 100
 
-// Start starts a CRI server without pods, on a socket in its own temporary
-// directory. Stop ends the server and removes the directory.
+// Start starts a CRI server without pods, on a socket in a new temporary directory. Stop ends the
+// server and removes the directory.
 func Start(opts ...Option) (*Server, error) {
 	cfg := newConfig(opts)
 	s := &Server{cfg: cfg}
@@ -99,8 +98,8 @@ func socketDir() (string, error) {
 	return dir, nil
 }
 
-// Endpoint returns the address of the socket: "unix:///tmp/…/cri.sock"; empty with
-// WithListener.
+// Endpoint returns the socket's address, such as "unix:///tmp/…/cri.sock". With WithListener it
+// returns "".
 func (s *Server) Endpoint() string {
 	if s.socket == "" {
 		return ""
@@ -108,15 +107,15 @@ func (s *Server) Endpoint() string {
 	return "unix://" + s.socket
 }
 
-// Stop ends the server: every call, every connection. It returns when every goroutine of the
-// server has ended. It may be called twice.
+// Stop ends the server with all calls and connections, and waits until the server's goroutines have
+// ended. It may be called twice.
 func (s *Server) Stop() {
 	s.hub.stop()
-	s.end() // before Down, which waits for the calls that wait for programs
+	s.end() // before Down, which waits for calls, some of which wait for programs
 	s.Down()
-	s.programs.Wait() // after Down, for a call may start one
+	s.programs.Wait() // after Down, because a call may start a program
 	s.hub.sender.Wait()
-	_ = s.removeDir() // a temporary directory
+	_ = s.removeDir() // an error leaves only a temporary directory behind
 }
 
 func (s *Server) removeDir() error {
@@ -126,9 +125,9 @@ func (s *Server) removeDir() error {
 	return os.RemoveAll(s.dir)
 }
 
-// Down stops serving, as if the runtime were killed: calls are cut off, the socket is removed, and
-// events are lost. The containers keep running. If a container exits meanwhile, containerd from 1.7
-// on shows exit code 255 and the reason "Unknown".
+// Down simulates a runtime that is killed: calls are cut off, the socket is removed, and events are
+// lost. Containers keep running. If a container exits while the server is down, containerd 1.7 and
+// later report exit code 255 and the reason "Unknown".
 func (s *Server) Down() {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
@@ -144,8 +143,7 @@ func (s *Server) Down() {
 	<-up.done
 }
 
-// Up serves again after Down, on the same socket. It is harmless if the server
-// is up.
+// Up serves again after Down, on the same socket. If the server is up, nothing happens.
 func (s *Server) Up() error {
 	s.upDown.Lock()
 	defer s.upDown.Unlock()
@@ -176,7 +174,7 @@ func (s *Server) Up() error {
 	s.hub.up()
 	go func() {
 		defer close(up.done)
-		_ = up.grpc.Serve(up.listener) // nil after Stop, and nothing else ends it
+		_ = up.grpc.Serve(up.listener) // nil after Stop; nothing else ends Serve
 	}()
 	s.setServing(up)
 	return nil
@@ -194,23 +192,22 @@ func (s *Server) setServing(up *serving) {
 	s.up = up
 }
 
-// Freeze stops the server as SIGSTOP does: until Thaw, it accepts connections but answers
-// nothing. The containers keep running.
+// Freeze simulates a runtime that is stopped by SIGSTOP. Until Thaw, the server accepts connections
+// but does not answer. Containers keep running.
 func (s *Server) Freeze() {
 	if up := s.serving(); up != nil {
 		up.listener.freeze()
 	}
 }
 
-// Thaw ends Freeze. The server answers the calls that it received in between.
+// Thaw ends Freeze. The server then answers the calls that it received while frozen.
 func (s *Server) Thaw() {
 	if up := s.serving(); up != nil {
 		up.listener.thaw()
 	}
 }
 
-// CutConnections closes every connection, without notice to the clients. The server
-// stays up.
+// CutConnections closes all connections abruptly. The server stays up.
 func (s *Server) CutConnections() {
 	if up := s.serving(); up != nil {
 		up.listener.cut()

@@ -37,7 +37,7 @@ func startServer(t *testing.T, opts ...criserver.Option) *criserver.Server {
 	return s
 }
 
-// client is a client with its connection.
+// client is a CRI client with its connection.
 type client struct {
 	runtimeapi.RuntimeServiceClient
 	conn *grpc.ClientConn
@@ -54,7 +54,7 @@ func dial(t *testing.T, s *criserver.Server) client {
 	return client{runtimeapi.NewRuntimeServiceClient(conn), conn}
 }
 
-// must returns a value, and fails the test if there is an error.
+// must returns a function that returns v. If err is not nil, that function fails the test.
 func must[T any](t *testing.T) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -236,7 +236,8 @@ func TestServerFilters(t *testing.T) {
 	}
 }
 
-// Each list has an order of its own. Two servers have the same IDs in the same orders.
+// Each list of a server comes in another order. Two servers generate the same IDs and the same
+// orders.
 func TestServerIsSeeded(t *testing.T) {
 	orders := func() (first, second string) {
 		s := startServer(t)
@@ -329,7 +330,7 @@ func TestServerVersion(t *testing.T) {
 	}
 }
 
-// openStream calls a streaming list, which not every cri-api has.
+// openStream calls a streaming list by name, because older versions of cri-api do not include it.
 func openStream(ctx context.Context, c client, method string, request any) (grpc.ClientStream, error) {
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/runtime.v1.RuntimeService/"+method)
 	if err != nil {
@@ -456,13 +457,13 @@ func TestServerDownUpFreezeThaw(t *testing.T) {
 		&runtimeapi.ListPodSandboxRequest{}); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
-	s.RunPod(criserver.PodConfig{UID: "b"}) // containers keep running
+	s.RunPod(criserver.PodConfig{UID: "b"}) // containers can run while the server is down
 	for range 2 {
 		if err := s.Up(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The back-off of the old connection would make the test slow.
+	// A new connection avoids the back-off of the old one, which would make the test slow.
 	c = dial(t, s)
 	if n, err := list(t.Context()); n != 2 || err != nil {
 		t.Error(n, err)
@@ -488,7 +489,7 @@ func TestServerDownUpFreezeThaw(t *testing.T) {
 	if err := <-errs; err != nil {
 		t.Error(err)
 	}
-	s.Freeze() // the server stops while it is frozen
+	s.Freeze() // Stop must work on a frozen server
 }
 
 func TestServerManyContainers(t *testing.T) {
@@ -513,7 +514,7 @@ func TestServerManyContainers(t *testing.T) {
 	}
 }
 
-// A unique prefix of an ID is as good as the ID, as with containerd and CRI-O.
+// The server accepts a unique prefix of an ID in place of the ID, like containerd and CRI-O.
 func TestServerResolvesPrefixes(t *testing.T) {
 	for model, ambiguous := range map[criserver.Model]codes.Code{
 		criserver.Containerd2: codes.Unknown, criserver.CRIO: codes.NotFound,
@@ -522,7 +523,7 @@ func TestServerResolvesPrefixes(t *testing.T) {
 		c := dial(t, s)
 		var sandbox, id string
 		byDigit := map[byte]int{}
-		for range 17 { // so that two IDs begin with one digit
+		for range 17 { // 17 IDs, so that at least two begin with the same digit
 			sandbox = s.RunPod(criserver.PodConfig{})
 			id = must[string](t)(s.RunContainer(sandbox, criserver.ContainerConfig{}))
 			byDigit[id[0]]++

@@ -11,8 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// service answers the reading calls. Every other call is refused before it gets here,
-// or is not implemented.
+// service implements the CRI calls. callGuard has already refused the calls that are not permitted.
 type service struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	s *Server
@@ -48,8 +47,8 @@ func (c *service) ListContainers(_ context.Context,
 	return &runtimeapi.ListContainersResponse{Containers: c.s.node.listContainers(req.GetFilter())}, nil
 }
 
-// streams are the streaming lists. cri-api has them since 0.36; with an older version gRPC does not
-// know the methods. Their messages are encoded like those of plain lists.
+// streams contains the streaming lists. They are served by name, because cri-api has them only
+// since 0.36. Their messages are encoded like those of plain lists.
 var streams = map[string]func(*Server, grpc.ServerStream) error{
 	"StreamPodSandboxes": func(s *Server, stream grpc.ServerStream) error {
 		var req runtimeapi.ListPodSandboxRequest
@@ -65,7 +64,7 @@ var streams = map[string]func(*Server, grpc.ServerStream) error{
 	},
 }
 
-// streamList is one call of a streaming list.
+// streamList handles one call of a streaming list.
 func streamList[T any](s *Server, stream grpc.ServerStream, method string, req any, list func() []T,
 	answer func([]T) any) error {
 	if err := stream.RecvMsg(req); err != nil {
@@ -121,7 +120,8 @@ func (c *service) ContainerStatus(_ context.Context,
 	return resp, nil
 }
 
-// infoLocked returns the info of a verbose status: the fields that containerd and CRI-O share.
+// infoLocked returns the info of a verbose status. It contains fields that both containerd and
+// CRI-O report.
 func (n *node) infoLocked(s *simSandbox, id string, running bool, pid uint32) map[string]string {
 	cgroup := id
 	if n.crio {

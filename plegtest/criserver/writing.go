@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// writingCalls are the CRI methods that a server with programs serves besides the reading ones.
+// writingCalls contains the CRI methods that only a server with programs permits.
 var writingCalls = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
 	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true,
@@ -58,8 +58,8 @@ func (c *service) RunPodSandbox(_ context.Context,
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// crioGrace is how long CRI-O lets a container end by itself when its sandbox is stopped or
-// the container is removed. containerd kills it at once.
+// crioGrace is the grace period that CRI-O gives containers when their sandbox is stopped or they
+// are removed. containerd kills them at once.
 const crioGrace = 10 * time.Second
 
 // StopPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -71,7 +71,7 @@ func (c *service) StopPodSandbox(ctx context.Context,
 	return &runtimeapi.StopPodSandboxResponse{}, c.stopped(c.s.StopPodSandbox(req.PodSandboxId))
 }
 
-// stopped returns the model's error for a stop of a missing object. Most runtimes return none.
+// stopped returns the error of a stop, or nil if the model ignores that the object does not exist.
 func (c *service) stopped(err error) error {
 	if c.s.cfg.missingIsError {
 		return err
@@ -155,7 +155,8 @@ func (c *service) StartContainer(_ context.Context,
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-// processOf returns the process of a container; nil if the server's own methods made the container.
+// processOf returns the process of a container. It returns nil for a container that the test made
+// with the server's own methods.
 func (c *service) processOf(containerID string) (*process, error) {
 	c.s.node.mu.Lock()
 	defer c.s.node.mu.Unlock()
@@ -166,8 +167,8 @@ func (c *service) processOf(containerID string) (*process, error) {
 	return ctr.process, nil
 }
 
-// StopContainer implements runtimeapi.RuntimeServiceServer: it asks the program to end, and
-// kills the container when the timeout is over.
+// StopContainer implements runtimeapi.RuntimeServiceServer. It asks the program to end, and kills
+// the container when the timeout expires.
 func (c *service) StopContainer(ctx context.Context,
 	req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	if req.Timeout > 0 {
@@ -178,7 +179,7 @@ func (c *service) StopContainer(ctx context.Context,
 	return &runtimeapi.StopContainerResponse{}, c.stopped(c.s.KillContainer(req.ContainerId))
 }
 
-// beforeRemoval does what the runtime does before it kills containers.
+// beforeRemoval gives containers the grace period that the model grants before it kills them.
 func (c *service) beforeRemoval(ctx context.Context, ids ...string) (err error) {
 	if c.s.cfg.crio {
 		_, err = c.letEnd(ctx, crioGrace, ids...)
@@ -186,8 +187,8 @@ func (c *service) beforeRemoval(ctx context.Context, ids ...string) (err error) 
 	return err
 }
 
-// letEnd asks the programs of containers to end, and waits for them, at most for the grace period.
-// It reports whether there were any, and all have ended.
+// letEnd asks the programs of running containers to end, and waits for them until the grace period
+// is over. It returns true if there was at least one program and all have ended.
 func (c *service) letEnd(ctx context.Context, grace time.Duration, ids ...string) (bool, error) {
 	var ending []*process
 	for _, id := range ids {
@@ -277,5 +278,5 @@ func (c *service) ExecSync(ctx context.Context,
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// errExecTimeout ends a command that runs for too long.
+// errExecTimeout is the cause with which the context of a timed-out command ends.
 var errExecTimeout = errors.New("the command has timed out")

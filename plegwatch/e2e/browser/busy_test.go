@@ -10,14 +10,15 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The clocks of mainThread. On a shared machine, a thread's CPU time is less than the wall time.
+// mainThread can use these two clocks. On a busy machine the thread waits for a CPU, so wallTime
+// measures more than cpuTime.
 const (
 	cpuTime  = performance.EnableTimeDomainThreadTicks
 	wallTime = performance.EnableTimeDomainTimeTicks
 )
 
-// mainThread returns how long the page's main thread works in a second: scripts, styles,
-// layout, painting and everything else.
+// mainThread measures for a time d, and returns how long the page's main thread works in each
+// second. Scripts, styles, layout and painting count as work.
 func mainThread(t *testing.T, tab context.Context, clock performance.EnableTimeDomain, d time.Duration) time.Duration {
 	t.Helper()
 	var before, after float64
@@ -34,7 +35,8 @@ func mainThread(t *testing.T, tab context.Context, clock performance.EnableTimeD
 		if after, err = taskDuration(ctx, target); err != nil {
 			return err
 		}
-		_, err = cdp.Call(ctx, target, performance.Disable, cdp.Empty{}) // the next call may have another clock
+		// The next call of mainThread may use another clock.
+		_, err = cdp.Call(ctx, target, performance.Disable, cdp.Empty{})
 		return err
 	}))
 	if err != nil {
@@ -43,7 +45,7 @@ func mainThread(t *testing.T, tab context.Context, clock performance.EnableTimeD
 	return time.Duration((after - before) / d.Seconds() * float64(time.Second))
 }
 
-// taskDuration returns for how many seconds the main thread has worked.
+// taskDuration returns how many seconds the main thread has worked in all.
 func taskDuration(ctx context.Context, target *chromedp.Target) (seconds float64, err error) {
 	metrics, err := cdp.Call(ctx, target, performance.GetMetrics, cdp.Empty{})
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package browser drives package plegz's page in Debian's Chromium, which has to be
-// installed.
+// Package browser opens package plegz's page in Debian's Chromium, which must be installed.
 package browser
 
 import (
@@ -11,17 +10,18 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Window is how the browser shows the page.
+// Window describes the browser window that shows the page.
 type Window struct {
 	Width, Height int64
 	Dark          bool
-	Print         bool // as it is printed
+	Print         bool // true for the print layout
 }
 
-// Open starts a Chromium that shows a page in a window, and returns a context for
-// chromedp.Run. The browser ends when close is called.
+// Open starts Chromium with a page in a window, and returns a context for chromedp.Run. closeTab
+// ends the browser.
 func Open(ctx context.Context, w Window, url string) (tab context.Context, closeTab func(), err error) {
-	// The sandbox needs rights that root in a container lacks; the page is our own.
+	// Chromium's sandbox needs privileges that root in a container lacks. The page is our own, so
+	// the sandbox can be off.
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox,
 		chromedp.WindowSize(int(w.Width), int(w.Height)))
 	allocator, endAllocator := chromedp.NewExecAllocator(ctx, options...)

@@ -2,10 +2,10 @@ package browser_test
 
 import "testing"
 
-// A pod of many containers is drawn in a time in proportion to their number.
+// The page draws a pod in a time proportional to its number of containers.
 func TestLargePodIsDrawn(t *testing.T) {
 	_, tab := open(t, nil)
-	// Each read of a container's name is counted.
+	// Count how often the page reads a container's name.
 	looks := evaluate[int](t, tab, `(() => {
 		const model = PLEGZ.newModel();
 		const containers = Array.from({ length: 1000 }, (_, i) => ({ id: 'id-' + i, name: 'name-' + i, state: 'running' }));
@@ -22,7 +22,8 @@ func TestLargePodIsDrawn(t *testing.T) {
 	}
 }
 
-// A container that is forgotten before the page hears of it has no row.
+// If the node has already forgotten a container when the page receives it, the container gets no
+// row.
 func TestForgottenContainerHasNoRow(t *testing.T) {
 	n, tab := open(t, nil)
 	run(t, n, "web-0")

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// Node is a simulated node with a generator, whose page is served.
+// Node is a simulated node. A generator watches it, and Page serves plegz's page.
 type Node struct {
 	*criserver.Server
 	Generator *pleg.GenericPLEG
@@ -23,8 +23,8 @@ type Node struct {
 	stop []func()
 }
 
-// StartNode starts a node without pods. wrap, which may be nil, wraps the handler of the page. The
-// options are for the connection to the runtime.
+// StartNode starts a node without pods. wrap, which may be nil, wraps the page's handler. opts are
+// options for the connection to the runtime.
 func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node, error) {
 	n := &Node{}
 	server, err := criserver.Start(criserver.WithVersion("simulated-containerd", "v2.4.2"))
@@ -56,14 +56,14 @@ func StartNode(wrap func(http.Handler) http.Handler, opts ...cri.Option) (*Node,
 	return n, nil
 }
 
-// Close stops the node.
+// Close stops the server, the generator and the page.
 func (n *Node) Close() {
 	for i := len(n.stop) - 1; i >= 0; i-- {
 		n.stop[i]()
 	}
 }
 
-// Run runs a container in a pod of its own, and returns its ID.
+// Run starts a container in a new pod and returns the container's ID.
 func (n *Node) Run(namespace, name, container string) (id string, err error) {
 	sandbox := n.RunPod(criserver.PodConfig{Namespace: namespace, Name: name})
 	return n.RunContainer(sandbox, criserver.ContainerConfig{Name: container})

@@ -17,10 +17,10 @@ import (
 	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
-// patience is how long a test waits for something that must come.
+// patience is how long a test waits for an expected result before it fails.
 const patience = 20 * time.Second
 
-// open starts a node and shows its page.
+// open starts a node and opens its page in a browser.
 func open(t *testing.T, wrap func(http.Handler) http.Handler) (*browser.Node, context.Context) {
 	t.Helper()
 	n, err := browser.StartNode(wrap)
@@ -36,7 +36,7 @@ func open(t *testing.T, wrap func(http.Handler) http.Handler) (*browser.Node, co
 	return n, tab
 }
 
-// await waits until an expression is true in the page, and returns how long that took.
+// await waits until a JavaScript expression is true in the page, and returns how long that took.
 func await(t *testing.T, tab context.Context, expression string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -59,7 +59,8 @@ func evaluate[T any](t *testing.T, tab context.Context, expression string) T {
 	return v
 }
 
-// lane is the lane of a pod, as text; "" if there is none.
+// lane returns a JavaScript expression for the text of a pod's lane. The text is empty if the pod
+// has no lane.
 func lane(pod string) string {
 	return fmt.Sprintf(`([...document.querySelectorAll('.lane:not([hidden])')].map((l) => l.innerText)`+
 		`.find((t) => t.includes(%q)) || '')`, pod)
@@ -74,7 +75,7 @@ func run(t *testing.T, n *browser.Node, name string) (container string) {
 	return id
 }
 
-// A pod has a lane, and a death shows within a second.
+// The page shows the death of a container in the pod's lane within a second.
 func TestDeathShowsWithinASecond(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
@@ -91,8 +92,8 @@ func TestDeathShowsWithinASecond(t *testing.T) {
 	await(t, tab, `document.getElementById('events').innerText.includes('app exited 137 OOMKilled')`)
 }
 
-// The sentence names the stuck call and its pod, and the lane shows the pod as stuck, until the
-// call is answered.
+// While a call is stuck, the page's sentence names the call and its pod, and the pod's lane shows
+// the pod as stuck. After the call is answered, sentence and lane are normal again.
 func TestStuckCallIsNamed(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
@@ -110,7 +111,7 @@ func TestStuckCallIsNamed(t *testing.T) {
 	await(t, tab, lane("payment-0")+`.includes('crashed')`)
 }
 
-// An exit that only an exit event has reported is shown, as unconfirmed.
+// If only an exit event has reported an exit, the page shows the exit as unconfirmed.
 func TestUnconfirmedExitShows(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
@@ -127,8 +128,8 @@ func TestUnconfirmedExitShows(t *testing.T) {
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy')`)
 }
 
-// A pod that begins after another of its name has ended shares its row, even while the runtime
-// still lists that pod. Removed pods come last. The detail has both.
+// A pod shares its row with an earlier pod of the same name that has ended, even if the runtime
+// still lists the earlier pod. Rows of removed pods come last. The detail shows both pods.
 func TestSuccessorSharesARow(t *testing.T) {
 	n, tab := open(t, nil)
 	etcd := func(uid types.UID) (sandbox, container string) {
@@ -166,8 +167,8 @@ func TestSuccessorSharesARow(t *testing.T) {
 	await(t, tab, `/second[^]*Another pod of this name[^]*first/.test(document.getElementById('detail-body').innerText)`)
 }
 
-// Pods of one name that exist at the same time have a row each, because that is a fault. So has a
-// pod without a name, whatever its UID is.
+// If pods with the same name run at the same time, each gets its own row, because that is a fault
+// of the node. A pod without a name also gets its own row, whatever its UID is.
 func TestPodsBesideEachOther(t *testing.T) {
 	_, tab := open(t, nil)
 	got := evaluate[string](t, tab, `(() => {
@@ -188,7 +189,8 @@ func TestPodsBesideEachOther(t *testing.T) {
 	}
 }
 
-// A screen reader reads each change out once, and not its age every second.
+// A screen reader announces each change of the sentence once. It does not announce the growing age
+// every second.
 func TestWhatIsReadOut(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "payment-0")
@@ -214,8 +216,8 @@ func TestWhatIsReadOut(t *testing.T) {
 	}
 }
 
-// The page notices and replaces a connection that brings nothing, and one that breaks. Then it
-// shows what happened meanwhile.
+// If a connection delivers nothing, or breaks, the page replaces it. The page then shows what
+// happened in the meantime.
 func TestStalledConnectionRecovers(t *testing.T) {
 	var stalled atomic.Bool
 	var streams atomic.Int32
@@ -253,7 +255,8 @@ func TestStalledConnectionRecovers(t *testing.T) {
 	}
 }
 
-// A hidden tab has no stream; when it is visible again, it shows what happened meanwhile.
+// While its tab is hidden, the page has no stream. When the tab is visible again, the page shows
+// what happened in the meantime.
 func TestHiddenTabHasNoStream(t *testing.T) {
 	var streams atomic.Int32
 	n, tab := open(t, func(h http.Handler) http.Handler {
@@ -281,7 +284,7 @@ func TestHiddenTabHasNoStream(t *testing.T) {
 	if err := n.ExitContainer(id, 3, "Error"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(6 * time.Second) // longer than it takes to find a connection stalled
+	time.Sleep(6 * time.Second) // longer than the page takes to replace a stalled connection
 	if open := streams.Load(); open > 0 {
 		t.Errorf("%d streams of a hidden tab", open)
 	}
@@ -290,7 +293,8 @@ func TestHiddenTabHasNoStream(t *testing.T) {
 	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
-// A refused viewer sees why, and gets the page as soon as it is no longer refused.
+// If the server refuses a viewer, the page shows the reason. When the server accepts the viewer,
+// the page shows the node.
 func TestRefusedViewerIsTold(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)
@@ -310,7 +314,7 @@ func TestRefusedViewerIsTold(t *testing.T) {
 	await(t, tab, `document.getElementById('link').innerText.includes('live')`)
 }
 
-// stalling is a response that drops what is written while it stalls.
+// stalling is a ResponseWriter that drops all bytes while stalled is true.
 type stalling struct {
 	http.ResponseWriter
 	stalled *atomic.Bool
@@ -325,7 +329,7 @@ func (s stalling) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// A name is text: it runs nothing and makes no element, wherever it is shown.
+// The page shows a name as text everywhere: HTML in a name creates no element and runs no script.
 func TestHostileNames(t *testing.T) {
 	n, tab := open(t, nil)
 	const hostile = `<script>window.hit=1</script><img src=x onerror="window.hit=1">` + "\u202e\u009b\u200b"
@@ -350,7 +354,8 @@ func TestHostileNames(t *testing.T) {
 		`document.scripts.length > 1`) {
 		t.Error("a name was obeyed")
 	}
-	// The policy holds too: a script cannot insert HTML, and a handler does not run.
+	// The content security policy works too: a script cannot insert HTML, and an event handler in
+	// an attribute does not run.
 	if outcome := evaluate[string](t, tab, `(() => { try {
 		document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hit=1">');
 		return 'put in';
@@ -369,7 +374,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// The page works by keyboard, and can be filtered; its address keeps the filter.
+// The page can be used with the keyboard alone. It can be filtered, and its address stores the
+// filter.
 func TestKeyboardAndFilter(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 5 {
@@ -398,10 +404,11 @@ func TestKeyboardAndFilter(t *testing.T) {
 		`document.getElementById('detail-title').innerText === 'shop/web-1'`)
 	const age = `document.querySelector('#detail [data-at]').textContent`
 	first := evaluate[string](t, tab, age)
-	await(t, tab, age+fmt.Sprintf(` !== %q`, first)) // although nothing happens to the pod
+	// The age grows although nothing happens to the pod.
+	await(t, tab, age+fmt.Sprintf(` !== %q`, first))
 }
 
-// The page ignores parts of its address that are no filter.
+// The page ignores unknown or malformed settings in its address.
 func TestStrangeAddress(t *testing.T) {
 	n, err := browser.StartNode(nil)
 	if err != nil {
@@ -420,8 +427,8 @@ func TestStrangeAddress(t *testing.T) {
 		`document.getElementById('name').value === 'web'`)
 }
 
-// Of a thousand pods only the lanes in view are in the document. They cost the page little while 50
-// containers change in a second.
+// With a thousand pods, the document contains only the lanes in view. The page uses little CPU
+// while 50 containers change each second.
 func TestThousandPods(t *testing.T) {
 	n, tab := open(t, nil)
 	var ids []string
@@ -458,8 +465,8 @@ func TestThousandPods(t *testing.T) {
 	if lanes > 60 || lanes < 5 || rows > 100 || rows < 20 {
 		t.Errorf("%d lanes and %d events are in the document", lanes, rows)
 	}
-	// docs/BENCHMARKS.md has the measured time, a quarter of this. Wall time depends on what else
-	// the machine does.
+	// docs/BENCHMARKS.md states the measured CPU time, a quarter of this limit. The test limits CPU
+	// time because wall time depends on other work of the machine.
 	if limit := 80 * time.Millisecond; cpu > limit {
 		t.Errorf("the main thread works for %v a second, more than %v", cpu, limit)
 	}

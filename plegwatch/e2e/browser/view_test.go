@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegwatch/e2e/browser"
 )
 
-// If the runtime answers nothing, the page has one sentence, and one bar over all lanes instead of
-// one in each.
+// If the runtime answers no calls, the page says so in its sentence. It draws one bar across all
+// lanes, not a bar in each lane.
 func TestRuntimeAwayIsOneBar(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 3 {
@@ -37,8 +37,8 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 		`.includes('nothing has been answered')`)
 }
 
-// Many pods have a row of 22 pixels each, unless chosen otherwise; the address keeps the choice. On
-// paper all pods are drawn.
+// With many pods, each row is 22 pixels high, unless the user chooses another height. The address
+// stores the choice. In print, all pods are drawn.
 func TestCompactRows(t *testing.T) {
 	n, tab := open(t, nil)
 	for i := range 60 {
@@ -74,7 +74,7 @@ func TestCompactRows(t *testing.T) {
 	await(t, tab, fmt.Sprintf(`document.querySelectorAll('.lane:not([hidden])').length === %d`, shown))
 }
 
-// No text in the lanes overlaps another, however wide the page is.
+// In pages of any width, no text in a lane overlaps another text.
 func TestLabelsDoNotOverlap(t *testing.T) {
 	n, err := browser.StartNode(nil)
 	if err != nil {
@@ -113,7 +113,7 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// overlap fails if two texts in a lane overlap.
+// overlap fails the test if two texts in a lane overlap.
 func overlap(t *testing.T, tab context.Context, width int64) {
 	t.Helper()
 	found := evaluate[string](t, tab, `(() => {
@@ -139,7 +139,8 @@ func overlap(t *testing.T, tab context.Context, width int64) {
 	}
 }
 
-// A pod's detail has commands to paste, with full IDs and the endpoint. Each of its restarts is one line.
+// A pod's detail offers commands to copy, with full IDs and the endpoint. It shows each restart in
+// one line.
 func TestCommandsToCopy(t *testing.T) {
 	n, tab := open(t, nil)
 	id := run(t, n, "web-0")
@@ -168,7 +169,8 @@ func TestCommandsToCopy(t *testing.T) {
 	await(t, tab, `document.querySelector('#detail button.copy').innerText === 'Copied'`)
 }
 
-// The page names its node and agent, links to the agent's other paths, and has the witnesses of exits.
+// The page shows the node, the agent, links to the agent's other paths, and how the agent learns of
+// exits.
 func TestNodeComesFirst(t *testing.T) {
 	_, tab := open(t, nil)
 	await(t, tab, `/^node-7\s*plegwatch v0.1.0\s*started .* ago\s*Text JSON \/metrics \/healthz$/.test(`+
@@ -178,12 +180,13 @@ func TestNodeComesFirst(t *testing.T) {
 	await(t, tab, `/events\s+active[^]*shim\s+not active/.test(document.getElementById('witnesses').innerText)`)
 }
 
-// The time axis fits what has happened to the pods; the restarts of a container are one line of events.
+// The time axis covers what recently happened to the pods. The restarts of a container are folded
+// into one line of events.
 func TestFitAndFold(t *testing.T) {
 	_, tab := open(t, nil)
 	const minute = 60_000
 	for want, begun := range map[int][]int{
-		15 * minute: {3600}, // nothing has happened lately
+		15 * minute: {3600}, // the only container started an hour ago
 		minute / 2:  {3600, 20}, 2 * minute: {3600, 100, 20}, 10 * minute: {3600, 480},
 	} {
 		got := evaluate[int](t, tab, fmt.Sprintf(`(() => { const now = 1e12; const pods = [%s].map((s) => `+

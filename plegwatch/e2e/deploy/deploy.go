@@ -1,5 +1,5 @@
-// Package deploy reads the files below plegwatch/deploy/ at the root of the repository, for its own
-// tests and those in live.
+// Package deploy reads the files in plegwatch/deploy/. The tests of packages deploy and live use
+// it.
 package deploy
 
 import (
@@ -27,7 +27,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// Root returns the root of the repository. The working folder must be inside it, as in tests.
+// Root returns the root directory of the repository. It panics if the working directory is outside
+// the repository.
 var Root = sync.OnceValue(func() string {
 	root, err := testnode.Root(context.Background())
 	if err != nil {
@@ -36,18 +37,18 @@ var Root = sync.OnceValue(func() string {
 	return root
 })
 
-// Manifest is what a kustomization makes.
+// Manifest contains the objects that a kustomization produces.
 type Manifest struct {
 	Namespace corev1.Namespace
 	DaemonSet appsv1.DaemonSet
-	// Nil if the kustomization makes none.
+	// These objects are nil if the kustomization does not produce them.
 
 	NetworkPolicy  *networkingv1.NetworkPolicy
 	PodMonitor     *PodMonitor
 	PrometheusRule *PrometheusRule
 }
 
-// PodMonitor has the fields of the Prometheus operator's object that plegwatch/deploy/ uses.
+// PodMonitor is the Prometheus operator's object, with the fields that plegwatch/deploy/ uses.
 type PodMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -61,7 +62,8 @@ type PodMonitor struct {
 	} `json:"spec"`
 }
 
-// PrometheusRule is the Prometheus operator's object. TestPrometheusRuleIsTheMixin checks its groups.
+// PrometheusRule is the Prometheus operator's object. TestPrometheusRuleIsTheMixin checks its
+// groups.
 type PrometheusRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -70,8 +72,8 @@ type PrometheusRule struct {
 	} `json:"spec"`
 }
 
-// Kustomize decodes the objects of the base with some of the components. It fails on fields that
-// Kubernetes does not know, on duplicate fields, and on objects of other kinds.
+// Kustomize builds the base with the given components and decodes the objects. It fails on unknown
+// fields, duplicate fields and other kinds of objects.
 func Kustomize(components ...string) (*Manifest, error) {
 	files := filesys.MakeFsInMemory()
 	deploy := filepath.Join(Root(), "plegwatch", "deploy")
@@ -81,7 +83,7 @@ func Kustomize(components ...string) (*Manifest, error) {
 	return kustomize(files, components)
 }
 
-// copyTo copies a folder.
+// copyTo copies the files of a folder.
 func copyTo(to filesys.FileSystem, from fs.FS, folder string) error {
 	return fs.WalkDir(from, folder, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -95,7 +97,8 @@ func copyTo(to filesys.FileSystem, from fs.FS, folder string) error {
 	})
 }
 
-// kustomize is Kustomize with the folder kustomize in other files.
+// kustomize does the work of Kustomize. It reads the folder kustomize from files, so that tests can
+// change it.
 func kustomize(files filesys.FileSystem, components []string) (*Manifest, error) {
 	top := types.Kustomization{Resources: []string{"../kustomize/base"}}
 	for _, c := range components {
@@ -150,8 +153,8 @@ func kustomize(files filesys.FileSystem, components []string) (*Manifest, error)
 	return m, nil
 }
 
-// decodeStrictly decodes as an API server does with strict field validation: the case of a
-// field's name matters.
+// decodeStrictly decodes as an API server does with strict field validation. It rejects unknown and
+// duplicate fields, and fields in the wrong case.
 func decodeStrictly(document []byte, into any) error {
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
@@ -161,10 +164,11 @@ func decodeStrictly(document []byte, into any) error {
 	return errors.Join(append(unknown, err)...)
 }
 
-// buildLine matches the Dockerfile's command that builds the program, and its folder.
+// buildLine matches the command in the Dockerfile that builds the program, and the folder in which
+// the command runs.
 var buildLine = regexp.MustCompile(`(?m)^WORKDIR /src/(\S+)$(?s:.*)^RUN (GOOS=.* -o )/out/plegwatch \.$`)
 
-// Build builds the program with the Dockerfile's own command, in the working copy and for this
+// Build builds the program with the Dockerfile's command, from the working copy and for this
 // machine. It returns the program's path in dir.
 func Build(ctx context.Context, dir string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(Root(), "plegwatch", "deploy", "Dockerfile"))

@@ -24,25 +24,26 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// The resources in the manifests, which TestResources and TestFootprint check.
+// The resources in the manifests. TestResources compares them with the manifests, and TestFootprint
+// with its measurements.
 const (
 	requestedCPU    = "20m"
 	requestedMemory = "48Mi"
 	memoryLimit     = "128Mi"
 )
 
-// By default a short run, which checks the manifests' resources. The figures in
-// plegwatch/deploy/README.md are from -footprint.for=60s.
+// By default, TestFootprint is short and only checks the manifests' resources. The figures in
+// plegwatch/deploy/README.md were measured with -footprint.for=60s.
 var (
 	footprintFor  = flag.Duration("footprint.for", 8*time.Second, "how long TestFootprint measures in each state")
 	footprintPods = flag.Int("footprint.pods", 110, "the pods of TestFootprint, of two containers each")
 )
 
-// crashing is how many pods of the busy node crash and restart every second.
+// crashing is the number of pods on the busy node that crash and restart every second.
 const crashing = 5
 
-// TestFootprint runs the program on a node of 110 pods, a kubelet's default limit. It measures the
-// program idle, busy, and busy with a viewer of the page.
+// TestFootprint measures the program on a node of 110 pods, which is a kubelet's default limit. It
+// measures an idle node, a busy node, and a busy node with a viewer of the page.
 func TestFootprint(t *testing.T) {
 	s := proctest.CRIServer(t)
 	for i := range *footprintPods {
@@ -92,7 +93,7 @@ func TestFootprint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Body.Close()
-	go func() { _, _ = io.Copy(io.Discard, stream.Body) }() // ends with the agent
+	go func() { _, _ = io.Copy(io.Discard, stream.Body) }() // ends when the agent ends
 	span("crash loops, a viewer")
 	if got := count(t, address, `pleg_container_exits_total{reason="Error"}`); got < crashing {
 		t.Errorf("%v containers have crashed: the busy node was not busy", got)
@@ -128,7 +129,7 @@ func health(address string) (r pleg.HealthReport, err error) {
 	return r, json.NewDecoder(resp.Body).Decode(&r)
 }
 
-// count returns the value of a series.
+// count returns the value of a series in the agent's metrics.
 func count(t *testing.T, address, series string) float64 {
 	t.Helper()
 	resp, err := http.Get("http://" + address + "/metrics")
@@ -151,8 +152,7 @@ func count(t *testing.T, address, series string) float64 {
 	return value
 }
 
-// cpuSeconds returns the CPU time of a process so far. The kernel counts it in hundredths
-// of a second.
+// cpuSeconds returns the CPU time that a process has used, in steps of 0.01 s.
 func cpuSeconds(t *testing.T, pid int) float64 {
 	t.Helper()
 	used, err := measure.CPUOf(pid)
@@ -162,7 +162,7 @@ func cpuSeconds(t *testing.T, pid int) float64 {
 	return used.Seconds()
 }
 
-// status returns a field of a process's status in MiB.
+// status returns a field of /proc/PID/status in MiB.
 func status(t *testing.T, pid int, field string) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -13,10 +13,10 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for something that must come.
+// patience is how long a test waits for an expected result before it fails.
 const patience = time.Minute
 
-// program is the path of the program, built as the Dockerfile builds it.
+// program is the path of the program, built with the Dockerfile's command.
 var program string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// startAgent starts a command that runs the program. It ends with the test.
+// startAgent starts a command that runs the program. The process ends with the test.
 func startAgent(t *testing.T, name string, args ...string) *proctest.Process {
 	t.Helper()
 	p := proctest.Start(t, exec.Command(name, args...))
@@ -49,7 +49,8 @@ func startAgent(t *testing.T, name string, args ...string) *proctest.Process {
 	return p
 }
 
-// eventually waits until nothing is missing.
+// eventually waits until missing returns "". If that takes longer than patience, the test fails
+// with the last text from missing.
 func eventually(t *testing.T, missing func() string) {
 	t.Helper()
 	last := ""

@@ -24,7 +24,8 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// sockets has the path of the runtime's socket for each component. The base has containerd's usual path.
+// sockets maps each kustomize component to the path of its runtime's socket. The base, "", uses the
+// usual path of containerd.
 var sockets = map[string]string{
 	"":     "/run/containerd/containerd.sock",
 	"k3s":  "/run/k3s/containerd/containerd.sock",
@@ -40,7 +41,7 @@ func manifest(t *testing.T, components ...string) *Manifest {
 	return m
 }
 
-// each runs a test on the manifest for each runtime.
+// each runs f as a subtest for the manifest of each runtime.
 func each(t *testing.T, f func(t *testing.T, socket string, m *Manifest)) {
 	for component, socket := range sockets {
 		t.Run(cmp.Or(component, "base"), func(t *testing.T) {
@@ -53,7 +54,7 @@ func each(t *testing.T, f func(t *testing.T, socket string, m *Manifest)) {
 	}
 }
 
-// claim fails the test if a claim about a manifest does not hold.
+// claim fails the test if a statement about a manifest is false.
 func claim(t *testing.T, holds bool, what string) {
 	t.Helper()
 	if !holds {
@@ -87,8 +88,9 @@ func TestNoPrivileges(t *testing.T) {
 	})
 }
 
-// A socket that is mounted as a file stays the old one after a restart of the runtime;
-// TestRestartOfRuntime in live shows both.
+// The manifest must mount the socket's directory. If it mounted the socket as a file, the pod would
+// keep the old socket after a restart of the runtime. TestRestartOfRuntime in package live shows
+// this.
 func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 	each(t, func(t *testing.T, socket string, m *Manifest) {
 		pod := m.DaemonSet.Spec.Template.Spec
@@ -96,7 +98,7 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 		dir := filepath.Dir(socket)
 		want := 1
 		if socket == sockets["k3s"] {
-			want = 2 // the directory of the shims, too
+			want = 2 // plus the directory of the shims' sockets
 		}
 		claim(t, len(pod.Volumes) == want && len(c.VolumeMounts) == want, "it has one volume")
 		v, mount := pod.Volumes[0], c.VolumeMounts[0]
@@ -135,14 +137,15 @@ func TestProbes(t *testing.T) {
 		port := m.DaemonSet.Spec.Template.Annotations["prometheus.io/port"]
 		claim(t, c.Ports[0].ContainerPort == 10271 && port == "10271", "one port")
 		claim(t, c.Args[1] == "--listen=0.0.0.0:"+port, "the port is listened on")
-		// The health is bad 3 minutes after the last list. A restart then would lose what an
-		// operator wants to see.
+		// An agent is unhealthy 3 minutes after its last list. If the kubelet restarted the agent
+		// then, the agent's history of the fault would be lost. So the liveness probe must wait
+		// longer.
 		l := c.LivenessProbe
 		claim(t, l.PeriodSeconds*l.FailureThreshold >= 15*60, "the liveness probe leaves a quarter of an hour")
 	})
 }
 
-// The figures are from TestFootprint, which checks these bounds.
+// TestFootprint checks these resources against its measurements.
 func TestResources(t *testing.T) {
 	each(t, func(t *testing.T, _ string, m *Manifest) {
 		r := m.DaemonSet.Spec.Template.Spec.Containers[0].Resources
@@ -156,14 +159,15 @@ func TestResources(t *testing.T) {
 	})
 }
 
-// below reports whether a memory limit for Go is well below a quantity.
+// below reports whether Go's memory limit is below 90 % of the container's limit.
 func below(t *testing.T, goLimit, limit string) bool {
 	t.Helper()
 	mib, isMiB := strings.CutSuffix(goLimit, "MiB")
 	return isMiB && quantity(mib+"Mi") < 0.9*quantity(limit)
 }
 
-// The component for another runtime changes only the path, in three places, and what the shims need.
+// A component for another runtime changes only the socket's path, in three places, and the settings
+// for the shims.
 func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 	for component, socket := range sockets {
 		if component == "" {
@@ -189,7 +193,8 @@ func TestRuntimesDifferOnlyInThePath(t *testing.T) {
 	}
 }
 
-// The agent connects to nothing. Only its port is open, and only to Prometheus.
+// The network policy allows no outgoing connections. It opens only the agent's port, and only to
+// Prometheus.
 func TestNetworkPolicy(t *testing.T) {
 	each(t, func(t *testing.T, _ string, m *Manifest) {
 		spec := m.NetworkPolicy.Spec
@@ -204,10 +209,10 @@ func TestNetworkPolicy(t *testing.T) {
 	})
 }
 
-// A component changes only what it is for.
+// Each component changes only the fields that it is made for.
 func TestComponents(t *testing.T) {
 	want := manifest(t)
-	want.NetworkPolicy = nil // it would have no effect
+	want.NetworkPolicy = nil // a network policy has no effect on the host network
 	spec := &want.DaemonSet.Spec.Template.Spec
 	spec.HostNetwork = true
 	c := &spec.Containers[0]
@@ -239,7 +244,7 @@ func TestComponents(t *testing.T) {
 
 var rewrite = flag.Bool("rewrite", false, "write the PrometheusRule of the rules and alerts in plegwatch/mixin/")
 
-// The Prometheus operator gets the rules and the alerts of the files in plegwatch/mixin/.
+// The PrometheusRule contains exactly the rules and alerts of the files in plegwatch/mixin/.
 func TestPrometheusRuleIsTheMixin(t *testing.T) {
 	want := `# plegwatch/mixin/rules.yaml and plegwatch/mixin/alerts.yaml. Do not edit it: "make prometheusrule" writes it.
 apiVersion: monitoring.coreos.com/v1
@@ -277,7 +282,8 @@ spec:
 	}
 }
 
-// Kustomize fails on what Kubernetes does not know, so the claims above are about what Kubernetes reads.
+// Kustomize fails on fields and kinds that Kubernetes does not know. So a misspelt field cannot
+// pass the other tests.
 func TestKustomizeIsStrict(t *testing.T) {
 	for old, changed := range map[string]string{
 		"readOnlyRootFilesystem:": "readOnlyRootFileSystem:",
@@ -308,7 +314,7 @@ func TestKustomizeIsStrict(t *testing.T) {
 	}
 }
 
-// An empty image needs a program that depends on nothing.
+// The program must be static, because its image contains no libraries.
 func TestProgramIsStatic(t *testing.T) {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -337,7 +343,7 @@ func TestProgramIsStatic(t *testing.T) {
 		"it is not built from the lowest versions that the library works with")
 }
 
-// The image has the program and nothing else. It is built for both architectures, by a pinned compiler.
+// The image contains only the program. A pinned compiler builds it for both architectures.
 func TestDockerfile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(Root(), "plegwatch", "deploy", "Dockerfile"))
 	if err != nil {
@@ -352,7 +358,7 @@ func TestDockerfile(t *testing.T) {
 	for _, label := range []string{"title", "description", "source", "licenses", "version", "revision"} {
 		claim(t, strings.Contains(image, "org.opencontainers.image."+label+"="), "it has the label "+label)
 	}
-	// The program builds for the other architecture too.
+	// The program also builds for the other architecture.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, ".")
 	build.Dir = filepath.Join(Root(), "plegwatch")
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]

@@ -17,8 +17,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// npdConfig has the fields that node-problem-detector reads in a custom plugin's configuration. It
-// ignores other fields, and so a misspelt one.
+// npdConfig contains the fields that node-problem-detector reads from a custom plugin's
+// configuration. node-problem-detector ignores unknown fields. The test rejects unknown fields, to
+// find misspelt ones.
 type npdConfig struct {
 	Plugin       string `json:"plugin"`
 	PluginConfig struct {
@@ -62,8 +63,8 @@ func readNPDConfig(t *testing.T, name string) (c npdConfig) {
 	return c
 }
 
-// runRule runs a rule as node-problem-detector does, with its timeout and with the output trimmed.
-// The output must be short enough not to be cut.
+// runRule runs a rule as node-problem-detector does, with the rule's timeout and the output
+// trimmed. It fails the test if node-problem-detector would cut the output.
 func runRule(t *testing.T, c *npdConfig, r *npdRule) (code int, says string) {
 	t.Helper()
 	timeout, err := time.ParseDuration(r.Timeout)
@@ -89,8 +90,9 @@ func runRule(t *testing.T, c *npdConfig, r *npdRule) (code int, says string) {
 	return cmd.ProcessState.ExitCode(), says
 }
 
-// Both rules, for an agent and for the runtime, give results that node-problem-detector
-// understands, in time and in full.
+// The rules for an agent and for a runtime both give results that node-problem-detector
+// understands. Both rules end before the timeout, and node-problem-detector does not cut their
+// output.
 func TestNodeProblemDetector(t *testing.T) {
 	for name, asksAgent := range map[string]bool{"pleg.json": true, "runtime.json": false} {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +128,9 @@ func TestNodeProblemDetector(t *testing.T) {
 				rule.Args[last] = s.Endpoint()
 			}
 			expect(0, "healthy: 1 pods")
-			if !asksAgent { // an agent is healthy for 3 minutes more
+			// An agent stays healthy for 3 minutes without a list, so this applies to the runtime
+			// only.
+			if !asksAgent {
 				s.Freeze()
 				expect(1, "the runtime does not answer within 4s")
 				s.Thaw()

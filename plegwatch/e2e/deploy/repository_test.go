@@ -26,7 +26,7 @@ func readYAML(t *testing.T, path string, into any) string {
 }
 
 type workflow struct {
-	On          any               `json:"true"` // YAML 1.1 reads the key on as true
+	On          any               `json:"true"` // YAML 1.1 decodes the key "on" as true
 	Permissions map[string]string `json:"permissions"`
 	Jobs        map[string]struct {
 		Permissions map[string]string `json:"permissions"`
@@ -39,8 +39,9 @@ type workflow struct {
 	} `json:"jobs"`
 }
 
-// Workflows use actions by the hash of a commit, which nobody can move. A workflow that a branch or
-// a fork can start may only read the repository. Only a tag gives a job more rights.
+// Workflows refer to actions by commit hash, because a tag can be moved. A workflow that a branch
+// or a fork can start may only read the repository. A job may have more rights only in a workflow
+// that a pushed version tag starts.
 func TestWorkflows(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(Root(), ".github", "workflows", "*"))
 	if err != nil || len(files) == 0 {
@@ -79,7 +80,7 @@ func TestWorkflows(t *testing.T) {
 	claim(t, gate, "a workflow runs .ci/run")
 }
 
-// isStartedByTags reports whether only pushed tags start a workflow.
+// isStartedByTags reports whether only a pushed version tag starts a workflow.
 func isStartedByTags(on any) bool {
 	return reflect.DeepEqual(on, map[string]any{"push": map[string]any{"tags": []any{"v[0-9]+.[0-9]+.[0-9]+"}}})
 }

@@ -24,7 +24,8 @@ func unitPath() string {
 	return filepath.Join(Root(), "plegwatch", "deploy", "systemd", "plegwatch.service")
 }
 
-// unit returns the settings of the unit by name, in order. A line may continue on the next.
+// unit returns the settings of the systemd unit: for each name, its values in order. Continued
+// lines are joined.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(unitPath())
@@ -40,7 +41,7 @@ func unit(t *testing.T) map[string][]string {
 	return settings
 }
 
-// unitAddress is the first address at which the unit's agent serves.
+// unitAddress returns the first address on which the unit's agent listens.
 func unitAddress(t *testing.T) string {
 	t.Helper()
 	found := regexp.MustCompile(`--listen (\S+)`).FindStringSubmatch(unit(t)["ExecStart"][0])
@@ -50,7 +51,7 @@ func unitAddress(t *testing.T) string {
 	return found[1]
 }
 
-// tool runs a tool of the distribution, and fails the test without it.
+// tool runs a command and returns its output. It fails the test if the command is not installed.
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
@@ -60,7 +61,7 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// systemd knows every setting in the unit, and finds the service well confined.
+// systemd knows each setting of the unit, and rates the service as well protected.
 func TestUnit(t *testing.T) {
 	content, err := os.ReadFile(unitPath())
 	if err != nil {
@@ -71,7 +72,7 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(copied, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// systemd-analyze reports unknown settings, but does not fail.
+	// For unknown settings, systemd-analyze prints a warning but exits with 0.
 	if out := tool(t, "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copied); out != "" {
 		t.Errorf("systemd-analyze verify:\n%s", out)
 	}
@@ -97,8 +98,8 @@ func TestUnit(t *testing.T) {
 	claim(t, len(u["Requires"])+len(u["BindsTo"])+len(u["PartOf"]) == 0, "it outlives the runtime")
 }
 
-// The unit's filter allows every system call that the program makes while it watches a busy node
-// and serves, on a Debian with the same systemd.
+// The unit's system call filter allows each call that the program makes while it serves and watches
+// a busy node. The test needs a Debian with the same systemd.
 func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	s := proctest.CRIServer(t)
 	plans := timetable.New(s, clock.RealClock{})
@@ -134,7 +135,7 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
-	s.Down() // the program connects again and again
+	s.Down() // the program now tries to reconnect repeatedly
 	time.Sleep(time.Second)
 	if err := s.Up(); err != nil {
 		t.Fatal(err)
@@ -163,8 +164,8 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	}
 }
 
-// filtered returns the calls that a list of filters leaves allowed. Filters allow calls; those that
-// begin with ~ take calls away.
+// filtered returns the system calls that a list of systemd's filters allows. A filter that begins
+// with ~ removes calls; other filters add calls.
 func filtered(t *testing.T, filters []string) map[string]bool {
 	t.Helper()
 	calls := map[string]bool{}
@@ -179,7 +180,8 @@ func filtered(t *testing.T, filters []string) map[string]bool {
 	return calls
 }
 
-// members returns the calls in a set of systemd, or the call itself.
+// members returns the system calls in one of systemd's sets. For a name without @, it returns the
+// name.
 func members(t *testing.T, name string) (calls []string) {
 	t.Helper()
 	if !strings.HasPrefix(name, "@") {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// alertmanager is the part of the Alertmanager example that the tests read.
+// alertmanager contains the parts of the Alertmanager example that the tests read.
 type alertmanager struct {
 	InhibitRules []struct {
 		Source []string `json:"source_matchers"`
@@ -33,7 +33,8 @@ func readAlertmanager(t *testing.T) (a alertmanager) {
 
 var matcher = regexp.MustCompile(`^alertname (=|=~|!~) "(.*)"$`)
 
-// matches reports whether an alert matches all matchers, which are about its name.
+// matches reports whether an alert's name satisfies all matchers. It fails the test if a matcher is
+// not about the name.
 func matches(t *testing.T, matchers []string, alert string) bool {
 	t.Helper()
 	for _, m := range matchers {
@@ -49,7 +50,7 @@ func matches(t *testing.T, matchers []string, alert string) bool {
 	return true
 }
 
-// pages returns the firing alerts of one agent that no other firing alert inhibits.
+// pages returns the firing alerts of one agent that are not inhibited by another firing alert.
 func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 	t.Helper()
 	return slices.DeleteFunc(slices.Clone(firing), func(alert string) bool {
@@ -64,7 +65,7 @@ func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 	})
 }
 
-// One cause pages once, with the alert that names it best.
+// If one cause fires several alerts, only the alert that describes the cause best pages.
 func TestOneCauseOnePage(t *testing.T) {
 	a := readAlertmanager(t)
 	for want, firing := range map[string]string{
@@ -76,7 +77,7 @@ func TestOneCauseOnePage(t *testing.T) {
 		"PlegAgentGone":            "PlegAgentGone PlegContainersCrashing PlegOOMKills",
 		"PlegFleetUnhealthy":       "PlegFleetUnhealthy PlegUnhealthy PlegNotSeen PlegAgentGone",
 		"PlegBadData":              "PlegBadData",
-		"PlegNotSeen PlegOOMKills": "PlegNotSeen PlegOOMKills", // two causes
+		"PlegNotSeen PlegOOMKills": "PlegNotSeen PlegOOMKills", // two causes, so two pages
 	} {
 		if got := strings.Join(a.pages(t, strings.Fields(firing)...), " "); got != want {
 			t.Errorf("of %s there remain: %s", firing, got)
@@ -84,9 +85,9 @@ func TestOneCauseOnePage(t *testing.T) {
 	}
 }
 
-// Alertmanager accepts the example, if Debian's package prometheus-alertmanager is installed. The
-// example names only alerts that exist. An alert inhibits only alerts of its own agent;
-// PlegFleetUnhealthy inhibits alerts of its own job.
+// If Debian's package prometheus-alertmanager is installed, its amtool must accept the example. The
+// example names only existing alerts. An alert inhibits only alerts of its own agent.
+// PlegFleetUnhealthy inhibits only alerts of its own job.
 func TestAlertmanagerNamesAlerts(t *testing.T) {
 	example := filepath.Join(mixinDir, "alertmanager.yaml")
 	if amtool, err := exec.LookPath("amtool"); err != nil {
@@ -94,7 +95,7 @@ func TestAlertmanagerNamesAlerts(t *testing.T) {
 	} else if out, err := exec.CommandContext(t.Context(), amtool, "check-config", example).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	names := map[string]bool{"Pleg": true} // the beginning of Pleg.*
+	names := map[string]bool{"Pleg": true} // the example also contains the pattern Pleg.*
 	for _, rule := range alerts(t) {
 		names[rule.Alert] = true
 	}

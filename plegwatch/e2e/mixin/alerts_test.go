@@ -19,35 +19,38 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// The faults of TestAlertsFireAndResolve, by the alerts that they cause.
+// wanted lists the alerts that TestAlertsFireAndResolve expects, each with its instance. The
+// comments name the faults that cause the alerts.
 var wanted = []string{
-	// The runtime does not answer the inspection of one pod, refuses event streams, and its
-	// containers die. The back-off of the stream is not shortened as the alert's window is: the
-	// alert fires for some seconds, and ends even if the stream is still down.
+	// The runtime does not answer the inspection of one pod, it refuses event streams, and some of
+	// its containers die. PlegEventStreamDown fires only for some seconds: the test shortens the
+	// alert's window, but not the stream's back-off.
 	"PlegInspectionsStuck watch", "PlegEventStreamDown watch", "PlegContainersCrashing watch", "PlegOOMKills watch",
-	// The runtime is frozen: it answers neither the stuck list nor the inspections after it.
+	// The runtime is frozen. It answers neither the current list nor later inspections.
 	"PlegNotSeen agent", "PlegInspectionsStuck agent",
-	// Lists take longer than the shortened threshold, and nobody reads what the program prints.
+	// Lists take longer than the shortened threshold, and the program's output is not read.
 	"PlegRelistSlow unread", "KubeletPlegDurationHigh unread", "PlegSubscriberBehind unread",
-	// The runtime reports that a container has exited, but shows it as running.
+	// An exit event reports the exit of a container, but the runtime's status still shows it as
+	// running.
 	"PlegExitsUnconfirmed fake",
 	// The runtime lists a container without an ID.
 	"PlegBadData fake",
-	// There is no runtime.
+	// The agent starts without a runtime.
 	"PlegUnhealthy early", "PlegNeverListed early", "PlegEventStreamDown early",
 	// The runtime answers the inspection of another pod with an error.
 	"PlegInspectionsFailing watch",
 	// The runtime refuses the request for exits.
 	"PlegExitStreamDown noexits",
-	// Nobody listens where these agents were; with the one above, three are not well.
+	// Two agents have ended. Together with the agent noexits, three agents are not well.
 	"PlegAgentGone gone", "PlegAgentGone lost", "PlegFleetUnhealthy ",
 }
 
-// The shortened thresholds; the originals are in seconds too. On a busy machine a list takes some seconds.
+// These maps replace thresholds in the rules by shorter ones. The shorter ones still allow for
+// lists that take some seconds, as on a busy machine.
 var (
 	ruleThresholds = map[string]string{
 		"changes(kubelet_pleg_last_seen_seconds[2m])": "changes(kubelet_pleg_last_seen_seconds[8s])",
-		// plegwatch caches an answer for a second, so two scrapes may get the same answer.
+		// plegwatch caches its metrics for a second, so two scrapes may read the same values.
 		"count_over_time(kubelet_pleg_last_seen_seconds[2m]) > 1": "count_over_time(kubelet_pleg_last_seen_seconds[8s]) > 5",
 	}
 	alertThresholds = map[string]string{
@@ -56,13 +59,14 @@ var (
 	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`}
 )
 
-// quiet are the panels that show nothing while nothing is wrong; the test injects no fault for them.
+// quiet lists the queries that return nothing on a node without faults. The test causes no fault
+// for them.
 var quiet = []string{"panel Bad data A", "panel Bad data B"}
 
-// The test injects faults into the nodes of the examples. A Prometheus that scrapes them fires the
-// alerts in wanted and no others, and resolves them when the faults are healed. The rules are those
-// of plegwatch/mixin/, with seconds for minutes. Over the same scrape, every query of the dashboard
-// has values, and so have kubernetes-mixin's rule, alert and panels.
+// A Prometheus scrapes nodes with injected faults. It fires exactly the alerts in wanted, and
+// resolves them after the faults are healed. The rules come from plegwatch/mixin/, with their
+// minutes shortened. In the same run, each query of the dashboard and of kubernetes-mixin returns
+// values.
 func TestAlertsFireAndResolve(t *testing.T) {
 	p := build(t)
 	node := proctest.CRIServer(t)
@@ -72,7 +76,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	agentNode := p.startAgent(t, agent.address)
 	unreadNode, unread := proctest.CRIServer(t), target{"unread", proctest.FreeAddress(t)}
 	stdout := p.startWatch(t, unreadNode, unread.address)
-	early := target{"early", proctest.FreeAddress(t)} // nobody listens there yet
+	early := target{"early", proctest.FreeAddress(t)} // the agent for this address starts later
 	fake, fakeAddress, _ := startFake(t)
 	_, goneAddress, endGone := startFake(t)
 	_, lostAddress, endLost := startFake(t)
@@ -137,7 +141,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		return slices.Contains(quiet, q.where) && len(prom.values(q)) == 0
 	})
 	eventually(t, patience, func() string {
-		runContainer(t, unreadNode, busy) // for queries that count events and pod lists
+		runContainer(t, unreadNode, busy) // some queries count events and pod lists
 		return empty(prom, append(queries, kubernetesMixin...))
 	})
 
@@ -157,19 +161,20 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	})
 	t.Logf("all are resolved %v after the faults are healed", time.Since(began).Round(time.Second))
 	for alert := range fired {
-		// The stuck list takes as long as the runtime was frozen.
+		// These alerts may fire too, because the stuck list takes as long as the runtime was
+		// frozen.
 		if !slices.Contains(wanted, alert) && alert != "PlegRelistSlow agent" && alert != "KubeletPlegDurationHigh agent" {
 			t.Errorf("%s has fired, and should not have", alert)
 		}
 	}
 }
 
-// missing returns the alerts that have not fired.
+// missing returns the wanted alerts that have not fired.
 func missing(fired map[string]bool) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return fired[a] }), ", ")
 }
 
-// empty returns the queries that have no values.
+// empty returns the names of the queries that return no values.
 func empty(prom *promServer, queries []query) string {
 	var none []string
 	for _, q := range queries {
@@ -180,8 +185,8 @@ func empty(prom *promServer, queries []query) string {
 	return strings.Join(none, ", ")
 }
 
-// victims are a node's containers that faults hit, each in a pod of its own. Another container in
-// its sandbox makes the generator inspect the pod.
+// victims are the containers that faults hit, each in its own pod. The pod's sandbox can run a
+// second container, whose start makes the generator inspect the pod.
 type victims struct{ hangs, fails, outgrows, crashes container }
 
 type container struct{ sandbox, id string }
@@ -204,7 +209,7 @@ func runContainer(t *testing.T, node *criserver.Server, sandbox string) (id stri
 	return id
 }
 
-// inject injects the faults behind wanted; heal ends them.
+// inject injects the faults that cause the alerts in wanted. heal ends the faults.
 func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout *valve, v victims) (heal func()) {
 	t.Helper()
 	unavailable := status.Error(codes.Unavailable, "a fault of the test")
@@ -230,7 +235,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 	agentNode.Freeze()
 	healers = append(healers, agentNode.Thaw)
 
-	// More than fits into the pipe and the channel: 64 KiB, and 1000 events.
+	// 1000 pods produce more output than the pipe's 64 KiB and the channel's 1000 events can hold.
 	stdout.Lock()
 	healers = append(healers, stdout.Unlock)
 	for range 1000 {
@@ -248,6 +253,7 @@ func inject(t *testing.T, node, agentNode, unreadNode *criserver.Server, stdout 
 		}
 		healed = true
 	}
-	t.Cleanup(heal) // before the programs must end
+	// Cleanup calls heal before it ends the programs.
+	t.Cleanup(heal)
 	return heal
 }

@@ -2,7 +2,7 @@ package mixin_test
 
 import "testing"
 
-// Grafana accepts two panels with one ID, or on one spot, and shows them wrongly.
+// No two panels share an ID or a position. Grafana accepts such panels, but draws them wrongly.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	ids := make(map[int]string)

@@ -1,4 +1,4 @@
-// Package mixin checks the rules, the alerts, the runbooks and the dashboard in plegwatch/mixin/.
-// Every query must parse, and name what the library exports. Debian's promtool tests the alerts
-// over time. Debian's Prometheus tests on plegwatch and nodeagent that they fire and resolve.
+// Package mixin checks the rules, alerts, runbooks and dashboard in plegwatch/mixin/. Each query
+// must parse and use only what the library exports. Debian's promtool tests the alerts over hours.
+// Debian's Prometheus tests that they fire and resolve for running agents.
 package mixin

@@ -16,11 +16,12 @@ import (
 
 // metric is a metric that the library exports.
 type metric struct {
-	family string // without the suffix of a histogram's series
+	family string // the metric's name without a histogram suffix such as _bucket
 	labels map[string]map[string]bool
 }
 
-// exported returns what an agent with all metrics and a node name exports, by name, as Prometheus sees it.
+// exported returns the metrics of an agent by series name, as Prometheus sees them. The agent
+// exports all metrics and its node name.
 func exported(t *testing.T) map[string]metric {
 	t.Helper()
 	server, err := criserver.Start()

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// mixinDir has the files that this package checks.
+// mixinDir is the directory of the files that this package checks.
 const mixinDir = "../../mixin"
 
 var promql = parser.NewParser(parser.Options{})
@@ -28,7 +28,7 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// rulesOf returns the rules of a file.
+// rulesOf parses a rule file and returns its rules.
 func rulesOf(t *testing.T, name string) (rules []rulefmt.Rule) {
 	t.Helper()
 	groups, errs := rulefmt.ParseFile(name, false, model.LegacyValidation, promql, slog.New(slog.DiscardHandler))
@@ -54,7 +54,7 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return rulesOf(t, filepath.Join(mixinDir, "alerts.yaml"))
 }
 
-// dashboard is the part of a Grafana dashboard that the tests read.
+// dashboard contains the parts of a Grafana dashboard that the tests read.
 type dashboard struct {
 	Panels     []panel `json:"panels"`
 	Templating struct {
@@ -89,11 +89,11 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// query is a query and the place that has it.
+// query is a PromQL expression and the place where it stands.
 type query struct{ where, expr string }
 
 // panelQueries returns the queries of the dashboard's panels. It replaces Grafana's rate interval
-// with interval, and selects every value of each variable.
+// with interval, and each variable with a pattern that matches every value.
 func (d dashboard) panelQueries(interval string) (queries []query) {
 	fill := strings.NewReplacer("$__rate_interval", interval, "$cluster", ".*", "$job", ".*", "$node", ".*")
 	for _, p := range d.Panels {
@@ -106,7 +106,7 @@ func (d dashboard) panelQueries(interval string) (queries []query) {
 
 var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 
-// variableQueries returns the selectors of the dashboard's variables.
+// variableQueries returns the metric selectors in the queries of the dashboard's variables.
 func (d dashboard) variableQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for _, v := range d.Templating.List {
@@ -128,7 +128,7 @@ func (d dashboard) variableQueries(t *testing.T) (queries []query) {
 	return queries
 }
 
-// allQueries returns every query of the mixin.
+// allQueries returns the queries of the rules, the alerts and the dashboard.
 func allQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	for _, r := range append(recordingRules(t), alerts(t)...) {

@@ -2,13 +2,13 @@ package mixin_test
 
 import "strings"
 
-// mixinRule is the recording rule of kubernetes-mixin; testdata/kubernetes-mixin.yaml has it, and
-// the alert that uses it.
+// mixinRule is the name of kubernetes-mixin's recording rule. testdata/kubernetes-mixin.yaml
+// contains the rule and the alert that uses it.
 const mixinRule = "node_quantile:kubelet_pleg_relist_duration_seconds:histogram_quantile"
 
-// mixinPanels returns the queries of kubernetes-mixin's dashboard "Kubernetes / Kubelet" on metrics
-// that the library exports. It replaces the rate interval with interval, and selects the cluster
-// without a name and all instances.
+// mixinPanels returns queries of kubernetes-mixin's dashboard "Kubernetes / Kubelet", for the
+// metrics that the library exports. It replaces the rate interval with interval. It selects the
+// cluster "" and all instances.
 func mixinPanels(interval string) (queries []query) {
 	const selector = `cluster="", job="kubelet", metrics_path="/metrics"`
 	fill := strings.NewReplacer("SELECTED", selector+`, instance=~".*"`, "ALL", selector, "INTERVAL", interval)

@@ -20,7 +20,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// programs are plegwatch and the node agent, built.
+// programs contains the paths of the built plegwatch and nodeagent.
 type programs struct{ watch, nodeagent string }
 
 func build(t *testing.T) programs {
@@ -37,7 +37,8 @@ func build(t *testing.T) programs {
 	return p
 }
 
-// valve blocks writes while it is locked, and so the process that writes to it.
+// valve is a writer that blocks while it is locked. A locked valve blocks the process that writes
+// to it.
 type valve struct{ sync.Mutex }
 
 func (v *valve) Write(p []byte) (int, error) {
@@ -46,7 +47,7 @@ func (v *valve) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startWatch runs plegwatch on a node and serves its metrics on an address.
+// startWatch runs plegwatch on a node and serves its metrics at address.
 func (p programs) startWatch(t *testing.T, node *criserver.Server, address string, args ...string) (stdout *valve) {
 	t.Helper()
 	stdout = &valve{}
@@ -56,8 +57,7 @@ func (p programs) startWatch(t *testing.T, node *criserver.Server, address strin
 	return stdout
 }
 
-// startAgent starts nodeagent with one pod on a node of its own, and serves its metrics on an
-// address.
+// startAgent runs nodeagent with one pod on a new node, and serves its metrics at address.
 func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	t.Helper()
 	sleep := func(ctx context.Context, p *criserver.Process) int {
@@ -80,7 +80,8 @@ func (p programs) startAgent(t *testing.T, address string) *criserver.Server {
 	return node
 }
 
-// startFake runs a generator in this process on a fake runtime, and serves its metrics until end is called.
+// startFake runs a generator on a fake runtime in this process, and serves its metrics until end is
+// called.
 func startFake(t *testing.T) (rt *plegtest.Runtime, address string, end func()) {
 	t.Helper()
 	rt = plegtest.NewRuntime()

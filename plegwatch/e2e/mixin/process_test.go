@@ -13,11 +13,11 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// patience is how long a test waits for something that must come soon.
+// patience is how long a test waits for an expected result before it fails.
 const patience = 30 * time.Second
 
-// run starts a process that ends with the test, at the latest with this process. If stdout is nil,
-// the log has the process's stdout too.
+// run starts a process. The process ends with the test, or at the latest with the test binary. If
+// stdout is nil, the log also contains the process's stdout.
 func run(t *testing.T, stdout io.Writer, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -33,7 +33,7 @@ func run(t *testing.T, stdout io.Writer, name string, args ...string) {
 	})
 }
 
-// answers waits until a server answers a GET with 200.
+// answers waits until a server answers a GET with status 200.
 func answers(t *testing.T, url string) {
 	t.Helper()
 	client := http.Client{Timeout: time.Second}
@@ -50,7 +50,8 @@ func answers(t *testing.T, url string) {
 	})
 }
 
-// eventually waits until missing returns "", and fails with what it returned last.
+// eventually waits until missing returns "". If that takes longer than within, the test fails with
+// the last text from missing.
 func eventually(t *testing.T, within time.Duration, missing func() string) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {

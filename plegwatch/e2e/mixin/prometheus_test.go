@@ -17,19 +17,19 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// promServer is a running Prometheus.
+// promServer is a running Prometheus server.
 type promServer struct {
 	t       *testing.T
 	api     v1.API
 	address string
-	config  string // path of its configuration
+	config  string // path of the configuration file
 }
 
-// target is an address that a Prometheus scrapes, and its instance label.
+// target is an address that Prometheus scrapes, with its instance label.
 type target struct{ instance, address string }
 
-// startPrometheus starts a Prometheus on loopback. Once a second it evaluates rules, and scrapes
-// targets as the job kubelet, with the label metrics_path as in kube-prometheus.
+// startPrometheus starts a Prometheus on loopback. Each second it evaluates the rules and scrapes
+// the targets. Their labels are job="kubelet" and metrics_path, as in kube-prometheus.
 func startPrometheus(t *testing.T, targets []target, rules map[string]string) *promServer {
 	t.Helper()
 	binary, dir := program(t, "prometheus"), t.TempDir()
@@ -56,7 +56,7 @@ func startPrometheus(t *testing.T, targets []target, rules map[string]string) *p
 	return p
 }
 
-// write writes the configuration.
+// write writes the configuration file.
 func (p *promServer) write(targets []target) {
 	p.t.Helper()
 	var static strings.Builder
@@ -77,7 +77,7 @@ scrape_configs:
 	}
 }
 
-// reload replaces the targets of the Prometheus.
+// reload makes Prometheus scrape other targets.
 func (p *promServer) reload(targets []target) {
 	p.t.Helper()
 	p.write(targets)
@@ -91,7 +91,7 @@ func (p *promServer) reload(targets []target) {
 	}
 }
 
-// values returns the values of a query that are numbers. It fails the test if the query fails.
+// values returns a query's results without NaN values. It fails the test if the query fails.
 func (p *promServer) values(q query) (values []*model.Sample) {
 	p.t.Helper()
 	result, _, _, err := p.api.Query(p.t.Context(), q.expr, time.Now())
@@ -110,7 +110,7 @@ func (p *promServer) values(q query) (values []*model.Sample) {
 	return values
 }
 
-// firing returns the alerts that fire, each as its name and the instance.
+// firing returns the firing alerts, each as "name instance".
 func (p *promServer) firing() map[string]bool {
 	p.t.Helper()
 	result, err := p.api.Alerts(p.t.Context())

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// program returns the path of a program of Debian's package prometheus. Without it the test fails,
-// because a run that checked nothing must not pass.
+// program returns the path of a program from Debian's package prometheus. If it is missing, the
+// test fails, because a run that checks nothing must not pass.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -30,7 +30,8 @@ func TestPromtoolChecksRules(t *testing.T) {
 	promtool(t, "check", "rules", filepath.Join(mixinDir, "rules.yaml"), filepath.Join(mixinDir, "alerts.yaml"))
 }
 
-// promtool tests what the alerts do over minutes and hours, by testdata/*_test.yaml.
+// promtool runs the unit tests in testdata/*_test.yaml. They check the alerts over minutes and
+// hours.
 func TestPromtoolTestsRules(t *testing.T) {
 	files, err := filepath.Glob("testdata/*_test.yaml")
 	if err != nil || len(files) == 0 {

@@ -9,17 +9,19 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// targetLabels are the labels that Prometheus adds to every series, plus le, the label of buckets.
+// targetLabels lists the labels that Prometheus adds to each series, and le, the label of histogram
+// buckets.
 var targetLabels = []string{"cluster", "job", "instance", "le"}
 
-// agents are metrics that an agent exports about itself, and up, which Prometheus adds.
+// agents lists metrics of the agent's process, and up, which Prometheus adds.
 var agents = []string{"up", "pleg_build_info", "process_resident_memory_bytes"}
 
-// Every query of the rules and the dashboard parses. It names only metrics, labels and reasons that
-// the library exports, or recorded rules.
+// Each query of the rules and the dashboard parses. It uses only exported metrics, labels and
+// reasons, or recorded rules.
 func TestQueriesNameWhatIsExported(t *testing.T) {
 	metrics := exported(t)
-	records := make(map[string][]string) // the labels that a rule's own expression gives it
+	// records contains, for each recording rule, the labels that the rule sets or groups by.
+	records := make(map[string][]string)
 	for _, r := range recordingRules(t) {
 		for l := range r.Labels {
 			records[r.Record] = append(records[r.Record], l)
@@ -61,7 +63,8 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 			}
 		}
 		for _, l := range groupings(expr) {
-			// label_replace makes the label node where there is none; pleg_build_info has version.
+			// The labels node and version are also allowed: label_replace creates node, and
+			// pleg_build_info contains version.
 			if !slices.Contains(known, l) && l != "node" && l != "version" {
 				t.Errorf("%s: nothing has the label %q", q.where, l)
 			}
@@ -69,7 +72,7 @@ func TestQueriesNameWhatIsExported(t *testing.T) {
 	}
 }
 
-// Every metric that the library exports is in a rule or on the dashboard.
+// Each exported metric is used in a rule or on the dashboard.
 func TestEveryMetricIsUsed(t *testing.T) {
 	used := make(map[string]bool)
 	metrics := exported(t)
@@ -105,7 +108,7 @@ func selectors(expr parser.Expr) (all []*parser.VectorSelector) {
 	return all
 }
 
-// groupings returns the labels by which an expression aggregates and joins.
+// groupings returns the labels that an expression groups by, joins on or includes.
 func groupings(expr parser.Expr) (all []string) {
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
 		switch n := n.(type) {

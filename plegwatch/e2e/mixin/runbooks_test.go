@@ -11,8 +11,8 @@ import (
 
 const runbookURL = "https://github.com/kubepleg/pleg/blob/main/plegwatch/mixin/runbooks/"
 
-// Every alert has a severity, a summary, a description and a runbook page. Every page belongs to an
-// alert, has three sections, and names metrics, options and alerts that exist.
+// Each alert has a severity, a summary, a description and a runbook page. Each page belongs to an
+// alert, has three sections, and names only existing metrics, options and alerts.
 func TestRunbooks(t *testing.T) {
 	metrics := exported(t)
 	options := definedOptions(t)
@@ -43,7 +43,8 @@ func TestRunbooks(t *testing.T) {
 		}
 		page := readFile(t, filepath.Join(mixinDir, "runbooks", a.Alert+".md"))
 		headings := regexp.MustCompile(`(?m)^#+ .*$`).FindAllString(page, -1)
-		headings = slices.DeleteFunc(headings, func(h string) bool { return h[1] == ' ' && h[2:] != a.Alert }) // comments
+		// Comments in shell examples also start with #, but are not headings.
+		headings = slices.DeleteFunc(headings, func(h string) bool { return h[1] == ' ' && h[2:] != a.Alert })
 		want := []string{"# " + a.Alert, "## What it means", "## What to look at", "## What to do"}
 		if !slices.Equal(headings, want) {
 			t.Errorf("%s: the headings of its page are %q", a.Alert, headings)
@@ -76,7 +77,7 @@ func isExported(metrics map[string]metric, name string) bool {
 	return false
 }
 
-// definedOptions returns the options of packages pleg and cri.
+// definedOptions returns the names of the options of packages pleg and cri.
 func definedOptions(t *testing.T) map[string]bool {
 	t.Helper()
 	defined := make(map[string]bool)

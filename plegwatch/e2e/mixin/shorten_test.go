@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// faster is the factor by which a test on a real Prometheus shortens the windows and waits of rules.
+// faster is the factor by which a test on a real Prometheus shortens windows and waiting times.
 const faster = 30
 
 var minutes = regexp.MustCompile(`(for: |offset |\[)(\d+)m\b`)
 
-// shorten returns rules that take seconds instead of minutes. It replaces the thresholds that are
-// times as given; each must be there once.
+// shorten divides the minutes in the rules by faster. It also replaces thresholds; each threshold
+// must occur exactly once in the rules.
 func shorten(t *testing.T, rules string, thresholds map[string]string) string {
 	t.Helper()
 	for from, to := range thresholds {

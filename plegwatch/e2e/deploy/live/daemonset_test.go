@@ -26,21 +26,21 @@ const (
 	image    = "localhost/plegwatch:test"
 )
 
-// agent is the DaemonSet's pod on a node.
+// agent is a running pod of the DaemonSet on a node.
 type agent struct {
 	*node
 	name    string
 	address string
 }
 
-// startAgent runs the DaemonSet's pod template as a static pod. Only this is different:
+// startAgent runs the DaemonSet's pod template as a static pod, with these differences:
 //
-//   - the image, which has another name and is not pulled;
-//   - the directory of the socket on the node, and the socket's name in it. The mount in the pod
-//     is unchanged;
-//   - the pod shares the node's network, because the node has no CNI, and listens on loopback.
+//   - the image has another name and is not pulled;
+//   - the host directory and the name of the runtime's socket are those of the test's node. The
+//     mount path in the pod stays the same;
+//   - the pod uses the host network, because the node has no CNI, and listens on loopback.
 //
-// edit, if not nil, changes more.
+// If edit is not nil, it makes further changes.
 func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	n.t.Helper()
 	m, err := deploy.Kustomize()
@@ -70,7 +70,8 @@ func (n *node) startAgent(name string, edit func(*corev1.PodSpec)) *agent {
 	return &agent{node: n, name: name, address: address}
 }
 
-// replace replaces old in one of a container's arguments, where it must be.
+// replace replaces old in one of the container's arguments. It fails the test if no argument
+// contains old.
 func (n *node) replace(c *corev1.Container, old, replacement string) {
 	n.t.Helper()
 	for i, arg := range c.Args {
@@ -81,7 +82,7 @@ func (n *node) replace(c *corev1.Container, old, replacement string) {
 	n.t.Fatalf("%q is not in %q", old, c.Args)
 }
 
-// healthz returns the code and the report of the agent's /healthz.
+// healthz returns the status code and the report of the agent's /healthz.
 func (a *agent) healthz() (code int, r pleg.HealthReport) {
 	if err := get("http://"+a.address+"/healthz", &r); err != nil {
 		return 0, r
@@ -92,7 +93,8 @@ func (a *agent) healthz() (code int, r pleg.HealthReport) {
 	return http.StatusOK, r
 }
 
-// well returns what is missing until the agent is connected and has listed after a moment.
+// well returns a condition for eventually: the agent is healthy, its stream is connected, and its
+// last list began after the given time.
 func (a *agent) well(after time.Time) func() string {
 	return func() string {
 		code, r := a.healthz()
@@ -104,7 +106,7 @@ func (a *agent) well(after time.Time) func() string {
 	}
 }
 
-// cut returns what is missing until the agent has noticed that the runtime is gone.
+// cut is a condition for eventually: the agent has noticed that the runtime is gone.
 func (a *agent) cut() string {
 	if _, r := a.healthz(); r.RelistError == "" || r.Stream.State == pleg.StreamConnected {
 		return describe(r)
@@ -112,7 +114,8 @@ func (a *agent) cut() string {
 	return ""
 }
 
-// deaths returns how many deaths with an exit code the agent has seen since its first request.
+// deaths returns how many deaths with the given exit code the agent has recorded since its first
+// request.
 func (a *agent) deaths(code int) (n int) {
 	a.t.Helper()
 	var seen struct {
@@ -130,7 +133,7 @@ func (a *agent) deaths(code int) (n int) {
 	return n
 }
 
-// pid returns the process of the agent, as the node numbers it.
+// pid returns the process ID of the agent in the node's PID namespace.
 func (a *agent) pid() string {
 	a.t.Helper()
 	_, id, _ := strings.Cut(a.pod(a.name).Status.ContainerStatuses[0].ContainerID, "://")
@@ -139,8 +142,9 @@ func (a *agent) pid() string {
 	return strconv.Itoa(pid)
 }
 
-// A kubelet runs the DaemonSet's pod on a real runtime, which is killed and started again. The agent goes
-// on in the same container. A pod that mounts the socket instead of its directory does not.
+// A kubelet runs the DaemonSet's pod on a real runtime. When the runtime is killed and restarted,
+// the agent continues in the same container. A pod that mounts the socket file instead of the
+// socket's directory loses the runtime.
 func TestRestartOfRuntime(t *testing.T) {
 	n := newNode(t)
 	n.runShell("before", "sleep 100000")
@@ -156,13 +160,14 @@ func TestRestartOfRuntime(t *testing.T) {
 	n.eventually("the blind agent", n.ready("blind"))
 	n.eventually("the agent's health", a.well(time.Time{}))
 	n.eventually("the blind agent's health", blind.well(time.Time{}))
-	if a.deaths(0)+blind.deaths(0) > 0 { // they record from now on
+	if a.deaths(0)+blind.deaths(0) > 0 { // the first call of deaths starts the recording
 		t.Error("what has run on has ended")
 	}
 	first := n.pod("plegwatch").Status.ContainerStatuses[0]
 
 	t.Run("confined", func(t *testing.T) { confined(t, a) })
-	if filepath.Dir(n.daemon.Socket()) == n.daemon.Dir() { // CRI-O's has a directory of its own
+	// CRI-O's socket has its own directory, so this applies to containerd only.
+	if filepath.Dir(n.daemon.Socket()) == n.daemon.Dir() {
 		t.Run("unmounted", func(t *testing.T) { unmounted(t, a) })
 	}
 	const code = 7
@@ -201,14 +206,15 @@ func missing(got, want int) string {
 	return fmt.Sprintf("%d deaths, want %d", got, want)
 }
 
-// confined checks that the agent's process is confined as the manifest says.
+// confined checks that the agent's process is restricted as the manifest demands.
 func confined(t *testing.T, a *agent) {
 	pid := a.pid()
 	text, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const overrideAlone = "0+2" // CAP_DAC_OVERRIDE, for the sockets of containerd's shims
+	// The agent needs CAP_DAC_OVERRIDE for the sockets of containerd's shims.
+	const overrideAlone = "0+2"
 	for field, want := range map[string]string{
 		"CapInh": "0+", "CapPrm": overrideAlone, "CapEff": overrideAlone, "CapBnd": overrideAlone, "CapAmb": "0+",
 		"NoNewPrivs": "1", "Seccomp": "2", "Uid": "0\t0\t0\t0",
@@ -232,8 +238,8 @@ func confined(t *testing.T, a *agent) {
 	}
 }
 
-// unmounted checks that the agent's pod does not keep the root file system of a removed container
-// mounted. That file system is below the directory of the socket.
+// unmounted checks that the agent's pod does not keep a removed container's root file system
+// mounted. The root file system lies below the directory of the socket, which the pod mounts.
 func unmounted(t *testing.T, a *agent) {
 	_, id, _ := strings.Cut(a.pod("before").Status.ContainerStatuses[0].ContainerID, "://")
 	holds := func() bool {

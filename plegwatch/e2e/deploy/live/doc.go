@@ -1,2 +1,2 @@
-// Package live runs the DaemonSet's pod on a real runtime, under a stock kubelet.
+// Package live tests the DaemonSet's pod on a real container runtime with a released kubelet.
 package live

@@ -17,17 +17,17 @@ import (
 	"github.com/kubepleg/pleg/plegwatch/e2e/deploy"
 )
 
-// patience is how long a test waits for something that must come.
+// patience is how long a test waits for an expected result before it fails.
 const patience = 2 * time.Minute
 
-// node is a container runtime and a released kubelet on it, without an API server.
+// node is a container runtime with a released kubelet, without an API server.
 type node struct {
 	t         *testing.T
 	daemon    *testnode.Daemon
 	client    *testnode.Client
 	dir       string
 	manifests string
-	address   string // the kubelet's, for /pods
+	address   string // the address at which the kubelet serves /pods
 }
 
 func newNode(t *testing.T) *node {
@@ -53,7 +53,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// run makes the kubelet run a static pod.
+// run makes the kubelet run a pod as a static pod.
 func (n *node) run(pod *corev1.Pod) {
 	n.t.Helper()
 	pod.TypeMeta.APIVersion, pod.TypeMeta.Kind = "v1", "Pod"
@@ -66,7 +66,7 @@ func (n *node) run(pod *corev1.Pod) {
 
 func (n *node) manifest(name string) string { return filepath.Join(n.manifests, name+".yaml") }
 
-// runShell makes the kubelet run a pod with one container, which runs a shell script.
+// runShell makes the kubelet run a pod with one container that executes a shell script.
 func (n *node) runShell(name, script string) {
 	n.t.Helper()
 	pod := &corev1.Pod{}
@@ -82,10 +82,11 @@ func (n *node) runShell(name, script string) {
 	n.run(pod)
 }
 
-// pod returns a static pod as the kubelet sees it, or an empty one.
+// pod returns a static pod as the kubelet reports it. It returns an empty pod if the kubelet does
+// not list it.
 func (n *node) pod(name string) corev1.Pod {
 	list := corev1.PodList{}
-	_ = get("http://"+n.address+"/pods", &list) // the kubelet may not be up yet
+	_ = get("http://"+n.address+"/pods", &list) // an error means that the kubelet does not serve yet
 	for i := range list.Items {
 		if list.Items[i].Name == name+"-"+nodeName {
 			return list.Items[i]
@@ -94,7 +95,7 @@ func (n *node) pod(name string) corev1.Pod {
 	return corev1.Pod{}
 }
 
-// get decodes the answer at an address, whatever its status code.
+// get decodes the JSON answer of a URL, whatever its status code is.
 func get(url string, into any) error {
 	client := http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get(url)
@@ -105,7 +106,7 @@ func get(url string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// ready returns what is missing until a pod runs and is ready.
+// ready returns a condition for eventually: a pod is ready.
 func (n *node) ready(name string) func() string {
 	return func() string {
 		pod := n.pod(name)
@@ -123,7 +124,8 @@ func describe(v any) string {
 	return string(text)
 }
 
-// eventually waits until nothing is missing.
+// eventually waits until missing returns "". If that takes longer than patience, the test fails
+// with the last text from missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""

@@ -2,7 +2,8 @@
 //
 //	cd plegwatch/e2e/browser && go run ./cmd/picture --out ../../../docs/plegz.png --stuck
 //
-// With axe-core's axe.min.js, which npm pack axe-core has, it also checks whether everybody can use the page:
+// With axe-core's file axe.min.js (from npm pack axe-core), it also checks the page's
+// accessibility:
 //
 //	go run ./cmd/picture --stuck --axe axe.min.js
 package main
@@ -89,7 +90,8 @@ func picture(w browser.Window, out string, pods int, hang, freeze bool, after ti
 	return check(tab, axe)
 }
 
-// check returns the violations of axe-core's rules, each with the first elements that violate it.
+// check returns the violations of axe-core's rules, and for each rule the first elements that
+// violate it.
 func check(tab context.Context, file string) error {
 	source, err := os.ReadFile(file)
 	if err != nil {
@@ -112,7 +114,8 @@ func check(tab context.Context, file string) error {
 	return nil
 }
 
-// plans are the lives of a node's pods: a few lively ones, and quiet ones whose container ends at times.
+// plans returns what happens to the pods of a node. A few pods are lively; in the other pods, a
+// container ends now and then.
 func plans(n int) []timetable.PodPlan {
 	const s = time.Second
 	container := func(name string, start time.Duration) timetable.ContainerPlan {
