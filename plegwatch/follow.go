@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,8 +33,8 @@ type follower struct {
 	// How many events could not be printed or kept in the history, and when that was logged last.
 	lost       int
 	lostLogged time.Time
-	// logged is the condition that was last logged, in the form of stateOf, and loggedAt is when.
-	logged   string
+	// logged is the condition that was last logged, and loggedAt is when.
+	logged   plegz.Condition
 	loggedAt time.Time
 }
 
@@ -122,15 +121,14 @@ func (f *follower) noteLost(err error) {
 // noteHealth logs the health, and keeps it in the history, at each change of its level, and at most every ten seconds if something else is wrong.
 func (f *follower) noteHealth() {
 	c := plegz.NewCondition(f.generator)
-	now, state := time.Now(), stateOf(c)
-	sameLevel := strings.HasPrefix(f.logged, string(c.Level))
-	if state == f.logged || sameLevel && now.Sub(f.loggedAt) < 10*time.Second {
+	now := time.Now()
+	if c.Resembles(f.logged) || c.Level == f.logged.Level && now.Sub(f.loggedAt) < 10*time.Second {
 		return
 	}
-	f.logged, f.loggedAt = state, now
+	f.logged, f.loggedAt = c, now
 	report := f.generator.HealthReport()
 	f.noteLost(f.history.add(healthLine{
-		LevelChange: plegz.LevelChange{Time: now, Condition: c}, Node: f.flags.nodeName, Report: &report,
+		PastCondition: plegz.PastCondition{Time: now, Condition: c}, Node: f.flags.nodeName, Report: &report,
 	}))
 	about := conditionOf(report)
 	if len(c.Notes) > 0 {
@@ -138,17 +136,6 @@ func (f *follower) noteHealth() {
 	}
 	level := map[plegz.Level]slog.Level{plegz.LevelWarning: slog.LevelWarn, plegz.LevelError: slog.LevelError}[c.Level]
 	f.log.Log(context.Background(), level, c.Sentence, about...)
-}
-
-var withTime = regexp.MustCompile(`\(for [^)]*\)|\d+ (other )?pods? (has|have) been inspected|[0-9.]+`)
-
-// stateOf returns the level and the problem of a condition, without the numbers that change with
-// time.
-func stateOf(c plegz.Condition) string {
-	if c.Level == plegz.LevelOK {
-		return string(c.Level)
-	}
-	return string(c.Level) + " " + withTime.ReplaceAllString(c.Sentence, "")
 }
 
 // summarize logs a one-line summary of the watch.

@@ -82,11 +82,11 @@ func (p *past) add(text []byte) {
 // option returns the option that adds the past to the page.
 func (p *past) option() plegz.Option {
 	var events []plegz.Event
-	var levels []plegz.LevelChange
+	var conditions []plegz.PastCondition
 	for _, e := range p.entries {
 		switch {
 		case e.health != nil:
-			levels = append(levels, e.health.LevelChange)
+			conditions = append(conditions, e.health.PastCondition)
 		case e.event.Event == pleg.ContainerEnded: // the page shows deaths, and what corrects them
 		case !e.event.Initial || e.event.Event == pleg.ContainerDied:
 			shown := plegz.Event(*e.event)
@@ -95,7 +95,7 @@ func (p *past) option() plegz.Option {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b plegz.Event) int { return a.Time.Compare(b.Time) })
-	return plegz.WithPast(events[max(0, len(events)-plegz.DefaultHistory):], levels)
+	return plegz.WithPast(events[max(0, len(events)-plegz.DefaultHistory):], conditions)
 }
 
 // history is the history that this agent writes. A nil history writes nothing.

@@ -29,7 +29,7 @@ func (l *line) shownTime() time.Time {
 
 // healthLine is the output for a change of the health.
 type healthLine struct {
-	plegz.LevelChange
+	plegz.PastCondition
 	Node   string             `json:"node,omitempty"`
 	Report *pleg.HealthReport `json:"report,omitempty"`
 }

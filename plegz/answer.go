@@ -21,7 +21,7 @@ type head struct {
 	Health         json.RawMessage `json:"health,omitempty"`
 	AwaySince      time.Time       `json:"awaySince,omitzero"`
 	Witnesses      []exitWitness   `json:"witnesses,omitempty"`
-	Levels         []LevelChange   `json:"levels,omitempty"`
+	Conditions     []PastCondition `json:"conditions,omitempty"`
 	RecordingSince time.Time       `json:"recordingSince"`
 	Position       string          `json:"position"`
 	Full           bool            `json:"full"`
@@ -57,8 +57,8 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 		a.Level, a.Sentence, a.Notes, a.Health = c.Level, c.Sentence, c.Notes, c.encoded
 		a.AwaySince, a.Witnesses = shownTime(c.away), h.witnesses
 	}
-	if h.levelsAt > since {
-		a.Levels = h.levels
+	if h.pastAt > since {
+		a.Conditions = h.conditions
 	}
 	a.pods, a.events, a.samples = h.since(since)
 	if r.news == nil {

@@ -3,6 +3,7 @@ package plegz
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -31,9 +32,18 @@ type Condition struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// LevelChange is a Condition whose Level differs from that of the Condition before it.
-type LevelChange struct {
-	// Time is when the Condition was read.
+// changing matches what changes in a sentence while the problem stays the same.
+var changing = regexp.MustCompile(`\(for [^)]*\)|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
+
+// Resembles reports whether c and other have one level and one problem. Times and counts may differ.
+func (c Condition) Resembles(other Condition) bool {
+	return c.Level == other.Level && (c.Level == LevelOK ||
+		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
+}
+
+// PastCondition is a Condition that did not resemble the one before it.
+type PastCondition struct {
+	// Time is when the Condition was first seen.
 	Time time.Time `json:"time"`
 	Condition
 }

@@ -28,8 +28,8 @@
 //	witnesses       package cri's witnesses of exits: witness is the name; active is true if
 //	                the witness works; exits counts the exits that it reported first;
 //	                refusals counts the containers that it could not watch
-//	levels          the conditions that began with a new level, with time, level, sentence and notes,
-//	                oldest first; missing if none is new
+//	conditions      the health so far: conditions with time, level, sentence and notes, oldest
+//	                first; missing if none is new
 //	recordingSince  when the recording of history began
 //	position        the position in the history; the ID of a server-sent event
 //	full            false if the answer contains only changes since an earlier position

@@ -100,7 +100,7 @@ type state struct {
 	StartedAt, AwaySince, RecordingSince time.Time
 	Notes                                []string
 	Health                               pleg.HealthReport
-	Levels                               []plegz.LevelChange
+	Conditions                           []plegz.PastCondition
 	Witnesses                            []struct {
 		Witness         string
 		Active          bool

@@ -28,18 +28,18 @@ type history struct {
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
-	conditionAt uint64        // number of its last change
-	levels      []LevelChange // oldest first
-	levelsAt    uint64        // number of the last change of level
+	conditionAt uint64          // number of its last change
+	conditions  []PastCondition // oldest first
+	pastAt      uint64          // number of the last change of conditions
 	witnesses   []exitWitness
 
 	observations uint64 // number of calls of observe
 }
 
 const (
-	maxSamples  = 600 // ten minutes
-	maxLevels   = 100 // changes of level
-	maxGonePods = 100
+	maxSamples    = 600 // ten minutes
+	maxConditions = 100
+	maxGonePods   = 100
 )
 
 // record is the history's entry for one pod.
@@ -70,8 +70,8 @@ func newHistory(o *options, began time.Time) *history {
 	for _, e := range o.pastEvents {
 		h.addEvent(e)
 	}
-	for _, l := range o.pastLevels {
-		h.addLevel(l)
+	for _, c := range o.pastConditions {
+		h.addCondition(c)
 	}
 	return h
 }
@@ -82,13 +82,17 @@ func (h *history) addEvent(e Event) {
 	h.events = h.events[max(0, len(h.events)-h.entries):]
 }
 
-// addLevel adds a condition if its level is new, and forgets the oldest beyond the limit.
-func (h *history) addLevel(l LevelChange) {
-	if n := len(h.levels); n > 0 && h.levels[n-1].Level == l.Level {
+// addCondition adds a condition that does not resemble the newest, and forgets the oldest beyond the
+// limit. The first ten seconds of a problem are one condition, because its cause is found out step by step.
+func (h *history) addCondition(c PastCondition) {
+	past := h.conditions
+	if n := len(past) - 1; n >= 0 && past[n].Resembles(c.Condition) {
 		return
+	} else if n >= 0 && past[n].Level == c.Level && c.Time.Sub(past[n].Time) < 10*time.Second {
+		c.Time, past = past[n].Time, slices.Clone(past[:n]) // answers share the list
 	}
-	h.levels, h.levelsAt = append(h.levels, l), h.next()
-	h.levels = h.levels[max(0, len(h.levels)-maxLevels):]
+	past = append(past, c)
+	h.conditions, h.pastAt = past[max(0, len(past)-maxConditions):], h.next()
 }
 
 // next returns the number for a new change.
@@ -292,7 +296,7 @@ func (h *history) encode(r *record) {
 // describe takes in the health, which was read at now.
 func (h *history) describe(c condition, now time.Time) {
 	h.condition, h.conditionAt = c, h.next()
-	h.addLevel(LevelChange{now, c.Condition})
+	h.addCondition(PastCondition{now, c.Condition})
 }
 
 // sample adds a sample.

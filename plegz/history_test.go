@@ -243,7 +243,7 @@ func TestLevelsAndThePastStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := time.Now().Add(-time.Hour)
 		died := plegz.Event{Time: before, Namespace: "shop", Pod: "gone", PodUID: "gone", Event: pleg.ContainerDied, Reason: "OOMKilled"}
-		n := newNode(t, plegz.WithPast([]plegz.Event{died}, []plegz.LevelChange{
+		n := newNode(t, plegz.WithPast([]plegz.Event{died}, []plegz.PastCondition{
 			{Time: before, Condition: plegz.Condition{Level: plegz.LevelError, Sentence: "Not healthy: the past."}},
 		}))
 		a := n.setPod("shop", "a", plegtest.Running("a"))
@@ -256,12 +256,12 @@ func TestLevelsAndThePastStay(t *testing.T) {
 		n.pass(5 * time.Second)
 		s := n.state()
 		var levels []plegz.Level
-		for _, l := range s.Levels {
+		for _, l := range s.Conditions {
 			levels = append(levels, l.Level)
 		}
 		if want := []plegz.Level{plegz.LevelError, plegz.LevelOK, plegz.LevelWarning, plegz.LevelOK}; !slices.Equal(levels, want) ||
-			!strings.Contains(s.Levels[2].Sentence, "shop/a has been stuck") {
-			t.Errorf("%+v", s.Levels)
+			!strings.Contains(s.Conditions[2].Sentence, "shop/a has been stuck") {
+			t.Errorf("%+v", s.Conditions)
 		}
 		if len(s.Events) < 2 || s.Events[0].Reason != "OOMKilled" || s.Events[1].Pod != "a" {
 			t.Errorf("%+v", s.Events)

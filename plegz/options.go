@@ -20,8 +20,8 @@ type options struct {
 	record  context.Context // history is recorded until this context ends; nil: only after requests
 	history int
 	// What had happened before the agent began.
-	pastEvents []Event
-	pastLevels []LevelChange
+	pastEvents     []Event
+	pastConditions []PastCondition
 }
 
 func newOptions(opts []Option) options {
@@ -73,10 +73,10 @@ func WithRemoteAccess(hosts ...string) Option {
 // requests. Until then the handler runs one goroutine.
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
-// WithPast adds events and changes of level from before the agent began, oldest first; for example
+// WithPast adds events and conditions from before the agent began, oldest first; for example
 // those that an earlier agent wrote. By default there are none.
-func WithPast(events []Event, levels []LevelChange) Option {
-	return func(o *options) { o.pastEvents, o.pastLevels = events, levels }
+func WithPast(events []Event, conditions []PastCondition) Option {
+	return func(o *options) { o.pastEvents, o.pastConditions = events, conditions }
 }
 
 // WithHistory sets how many events the page remembers, and how many containers that are gone. Of the

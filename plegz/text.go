@@ -15,8 +15,8 @@ import (
 
 // How many of the newest events and changes of level the text contains.
 const (
-	textEvents = 50
-	textLevels = 20
+	textEvents     = 50
+	textConditions = 20
 )
 
 // text returns the answer as text for a terminal.
@@ -32,7 +32,7 @@ func (a *answer) text() []byte {
 		fmt.Fprintf(&b, "%s\n", sentenceCase(note))
 	}
 	a.writeHealth(&b)
-	a.writeLevels(&b)
+	a.writeConditions(&b)
 	a.writePods(&b)
 	a.writeEvents(&b)
 	return b.Bytes()
@@ -93,13 +93,13 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	})
 }
 
-// writeLevels writes the newest changes of level, if there are any after the first.
-func (a *answer) writeLevels(b *bytes.Buffer) {
-	if len(a.Levels) < 2 {
+// writeConditions writes the newest changes of level, if there are any after the first.
+func (a *answer) writeConditions(b *bytes.Buffer) {
+	if len(a.Conditions) < 2 {
 		return
 	}
-	newest := a.Levels[max(0, len(a.Levels)-textLevels):]
-	table(b, "TIME\tLEVEL\tSENTENCE", newest, func(w io.Writer, l LevelChange) {
+	newest := a.Conditions[max(0, len(a.Conditions)-textConditions):]
+	table(b, "TIME\tLEVEL\tSENTENCE", newest, func(w io.Writer, l PastCondition) {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", l.Time.Format(time.RFC3339), l.Level, l.Sentence)
 	})
 }

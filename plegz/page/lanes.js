@@ -48,7 +48,7 @@ function drawLanes(from, to) {
   const { left, width } = size;
   drawAxis(from, to, width, left);
   const [first, end] = inSight();
-  drawLevels(from, to, width, left);
+  drawConditions(from, to, width, left);
   drawAway(from, to, width, left);
   inView = new Set(pods.slice(first, end).map((p) => p.uid));
   for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);
@@ -153,9 +153,9 @@ function drawTrack(lane, drawn, rows) {
   for (; n < lane.pieces.length; n++) lane.pieces[n].style.display = 'none';
 }
 
-// drawLevels draws when the health was not ok, also after it is ok again.
-function drawLevels(from, to, width, left) {
-  const strip = $('levels');
+// drawConditions draws when the health was not ok, also after it is ok again.
+function drawConditions(from, to, width, left) {
+  const strip = $('conditions');
   const drawn = P.troubled(model, from, to, width);
   strip.hidden = !drawn.length;
   strip.replaceChildren(...drawn.map((d) => {

@@ -16,7 +16,7 @@ const PLEGZ = (() => {
   function newModel() {
     return {
       time: 0, since: 0, level: '', sentence: '', notes: [], health: null, node: '', version: '', started: 0, links: [],
-      away: 0, witnesses: [], levels: [], position: '', pods: new Map(), events: [], samples: [],
+      away: 0, witnesses: [], conditions: [], position: '', pods: new Map(), events: [], samples: [],
     };
   }
 
@@ -42,7 +42,7 @@ const PLEGZ = (() => {
       model.away = time(message.awaySince); // since when the runtime as a whole is away; 0 if it is not
       model.witnesses = message.witnesses || [];
     }
-    if (message.levels) model.levels = message.levels;
+    if (message.conditions) model.conditions = message.conditions;
     for (const pod of message.pods) model.pods.set(pod.uid, prepare(pod));
     const forgotten = (x) => x.gone && x.gone <= message.goneThrough;
     for (const [uid, pod] of model.pods) {
@@ -174,7 +174,7 @@ const PLEGZ = (() => {
         [life.created, life.started, life.finished, life.removed].forEach(show);
       }
     }
-    for (const l of model.levels.slice(1)) show(time(l.time));
+    for (const l of model.conditions.slice(1)) show(time(l.time));
     return oldest === model.time ? LONGEST_FIT : FITS.find((f) => f >= (model.time - oldest) * 1.04) || LONGEST_FIT;
   }
 
@@ -320,8 +320,8 @@ const PLEGZ = (() => {
   // troubled returns what is drawn of the times between two times in which the health was not ok.
   function troubled(model, from, to, width) {
     const x = (t) => ((Math.min(to, Math.max(from, t)) - from) / (to - from)) * width;
-    return model.levels.flatMap((l, i) => {
-      const next = model.levels[i + 1];
+    return model.conditions.flatMap((l, i) => {
+      const next = model.conditions[i + 1];
       const [begin, end] = [time(l.time), next ? time(next.time) : to];
       if (l.level === 'ok' || end < from) return [];
       const title = clock(begin) + ' to ' + (next ? clock(end) : 'now') + ': ' + printable(l.sentence);

@@ -33,7 +33,7 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 	n.Thaw()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && `+none)
 	// What it was stays in the picture.
-	await(t, tab, `!document.getElementById('levels').hidden && document.querySelector('#levels i.warning').title`+
+	await(t, tab, `!document.getElementById('conditions').hidden && document.querySelector('#conditions i.warning').title`+
 		`.includes('nothing has been answered')`)
 }
 
@@ -190,7 +190,7 @@ func TestFitAndFold(t *testing.T) {
 		minute / 2:  {3600, 20}, 2 * minute: {3600, 100, 20}, 10 * minute: {3600, 480},
 	} {
 		got := evaluate[int](t, tab, fmt.Sprintf(`(() => { const now = 1e12; const pods = [%s].map((s) => `+
-			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); return PLEGZ.fit({ time: now, levels: [] }, pods); })()`,
+			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); return PLEGZ.fit({ time: now, conditions: [] }, pods); })()`,
 			strings.Trim(strings.Join(strings.Fields(fmt.Sprint(begun)), ","), "[]")))
 		if got != want {
 			t.Errorf("%v: %d, want %d", begun, got, want)
