@@ -27,8 +27,7 @@ func minor(version string) string {
 	return parts[0] + "." + cmp.Or(strings.Join(parts[1:min(len(parts), 2)], ""), "-")
 }
 
-// README.md and docs/REFERENCE.md name the same versions and projects as the files from which
-// hack/compat.sh takes them.
+// README.md and docs/REFERENCE.md name the versions and the projects that hack/compat.sh tests.
 func TestCompatibilityIsWhatTheGateRuns(t *testing.T) {
 	lowest, newest := readFile(t, "go.mod"), readFile(t, "internal/compat/newest.mod")
 	files, err := filepath.Glob("internal/compat/sets/*.mod")

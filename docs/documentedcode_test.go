@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// Code that CONTRIBUTING.md and docs/INTERNALS.md name exists. `file.go` must be a file.
-// `owner.member` must be a method or a field of a type, or a type of a package. The type must be in
-// the root package or below internal.
+// If CONTRIBUTING.md or docs/INTERNALS.md names code, the code exists. `name.go` must be a file,
+// and `package.type` a type. `type.member` must be a method or a field. The test looks in the root
+// package and below internal.
 func TestDocumentsNameCodeThatExists(t *testing.T) {
 	members := make(map[string]bool)
 	for _, pattern := range []string{"*.go", "internal/*/*.go", "internal/*/*/*.go"} {

@@ -37,8 +37,8 @@ func joined(text string) string { return strings.Join(strings.Fields(text), " ")
 // healthSources matches the files with the texts that Healthy, HealthReport and WaitForSync return.
 var healthSources = []string{"*.go", "internal/core/calls/*.go", "cri/*.go"}
 
-// noHealthTexts lists texts of these files that do not report health: parts of texts, and errors of
-// wrong arguments.
+// noHealthTexts lists texts in healthSources that do not report health: parts of texts, and errors
+// about wrong arguments.
 var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
 	"the runtime has no event stream":                                       true,
@@ -264,7 +264,7 @@ func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 	}
 }
 
-// troubled is a generator on a fake runtime without events, which makes only periodic lists.
+// troubled is a generator that makes only periodic lists, because its fake runtime sends no events.
 type troubled struct {
 	*plegtest.Runtime
 	cache *pleg.PodCache

@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// Every block of Go in these documents is a part of a file that is compiled: an example, a recipe,
-// or a program. Only the indentation may differ.
+// Every block of Go in the documents below is part of a compiled file: an example, a recipe, or a
+// program. Only the indentation may differ.
 func TestSnippetsAreOfExamples(t *testing.T) {
 	examples, err := filepath.Glob("example*_test.go")
 	if err != nil {
@@ -85,7 +85,8 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// defaults maps the names of constants, which options name as their defaults, to their values.
+// defaults maps constants to their values. The documentation of options names these constants as
+// defaults.
 var defaults = map[string]any{
 	"pleg.DefaultRelistPeriod":          pleg.DefaultRelistPeriod,
 	"pleg.DefaultRelistThreshold":       pleg.DefaultRelistThreshold,

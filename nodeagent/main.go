@@ -135,7 +135,7 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+socket,
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // a command's output may be this large
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // 16 MiB, for a command's output
 }
 
 // makePrivate creates directories that only the agent's user may enter. It also restricts

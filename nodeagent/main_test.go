@@ -261,7 +261,8 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// README's section "The path of a pod" names every Go file except tests, and names no missing file.
+// README's section "The path of a pod" names every Go file except tests, and no file that does not
+// exist.
 func TestWalk(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

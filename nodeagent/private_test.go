@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// nobody runs a shell script as an unprivileged user, and returns the script's output.
+// nobody runs a shell script as an unprivileged user, and returns the script's output. Without
+// root, it skips the test.
 func nobody(t *testing.T, script string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,8 +92,8 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 }
 
-// The agent refuses a state directory that another user owns or may write to, because the
-// directory's content cannot be trusted.
+// The agent refuses a state directory if another user owns it or may write to it, because its
+// content cannot be trusted.
 func TestStateDirectoryOfOthers(t *testing.T) {
 	dir := openDir(t)
 	for name, prepare := range map[string]func(path string) error{

@@ -66,7 +66,7 @@ type Result struct {
 // not call Wait or Run.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
-// Options configure Workers. Sync is required; the rest has defaults.
+// Options configure Workers. Sync is required; the other fields are optional.
 type Options struct {
 	// Sync is called by the workers. It must not be nil.
 	Sync SyncFunc
@@ -89,7 +89,7 @@ type Workers struct {
 	retry     backoff.Policy
 
 	mu    sync.Mutex
-	wakes map[types.UID]chan struct{} // one of capacity 1 per worker; guarded by mu
+	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
 
 	joined sync.WaitGroup
 }

@@ -91,8 +91,8 @@ func (n *node) restart() {
 }
 
 // After a restart of the runtime, Listen still reports new and removed containers, and reports no
-// container twice. Get returns a new container before a periodic list, and a removed container for
-// one minute.
+// container twice. Get finds a new container before the next periodic list, and finds a removed
+// container for one minute.
 func TestFalcoEngine(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		app := n.run("app")
@@ -196,8 +196,8 @@ func TestFalcoEngineWithoutStatus(t *testing.T) {
 	})
 }
 
-// Get finds a container as soon as a list shows the container or a hook adds it. It still finds a
-// removed container for one minute. Both also hold after a restart of the runtime.
+// Before and after a restart of the runtime, Get finds a container once a list shows the container
+// or a hook adds it. Get still finds a removed container for one minute.
 func TestTetragonCgroups(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		// inode returns the ID of a container's cgroup in this test.

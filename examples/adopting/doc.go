@@ -3,5 +3,5 @@
 // the agents' interfaces. They include only the methods for containers, and use only types of the
 // library and of Go. docs/ADOPTING.md explains each agent's migration.
 //
-// The implementations expect a started generator or its cache.
+// Each implementation needs a started generator, the generator's cache, or both.
 package adopting

@@ -95,7 +95,7 @@ func (f falcoEngine) find(containerID string) *Event {
 	}
 	c := pod.FindContainerStatusByID(containerID)
 	if c == nil {
-		return nil // the ID is the ID of a sandbox
+		return nil // the ID belongs to a sandbox
 	}
 	event := eventOf(pod, c)
 	return &event

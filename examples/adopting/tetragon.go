@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// CgroupMap is Tetragon's Map. It maps the ID of a cgroup, which is in the kernel's events, to a
-// container.
+// CgroupMap is Tetragon's Map. It maps the ID of a cgroup to a container. The kernel's events
+// contain the ID of a cgroup.
 type CgroupMap interface {
 	// Get returns the container of a cgroup.
 	Get(cgroupID uint64) (containerID string, ok bool)

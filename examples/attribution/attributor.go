@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// missFor is how long podOf does not repeat a search that found no container.
+// missFor is how long podOf waits before it repeats a search that found no container.
 const missFor = 10 * time.Second
 
 // attributor finds the pod of a running process. Its methods are safe for concurrent use.

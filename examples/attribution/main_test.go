@@ -76,7 +76,7 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 
-	// A program in its own cgroup namespace sees the cgroups of processes in these forms.
+	// If a program runs in its own cgroup namespace, the cgroups of processes look like this.
 	sidecar, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "sidecar"})
 	if err != nil {
 		t.Fatal(err)

@@ -22,14 +22,16 @@ var besideAll = flag.Bool("beside.all", false, "TestBesideKubelet compares all p
 // difference is an intended difference between the agent and the kubelet.
 type difference struct {
 	why string
-	// covers reports whether the agent's pod and the kubelet's pod differ only in this way.
+	// covers reports whether this difference alone distinguishes the agent's pod from the kubelet's
+	// pod.
 	covers func(name string, agent, kubelet *v1.Pod) bool
 	races  bool // true if some runs do not show the difference
 	seen   bool
 }
 
-// differences lists all intended differences except two. The kubelet appends the node's name to pod
-// names. If a manifest contains no UID, the kubelet gives the pod a new UID at each change.
+// differences lists the intended differences between the agent and the kubelet. Two more are not in
+// the list: the kubelet appends the node's name to pod names, and gives a pod without a UID in its
+// manifest a new UID at each change.
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
 		"is shown as terminated until the sync after, or with what its last start failed of. The agent sets it after " +
@@ -61,8 +63,8 @@ var differences = []*difference{{
 	races: true,
 }}
 
-// ended returns a copy of a pod that shows containers in back-off as terminated. In the copy,
-// restarted containers that are terminated have no earlier termination.
+// ended returns a copy of a pod that shows containers in back-off as terminated. If a terminated
+// container was restarted, ended also clears the container's earlier termination.
 func ended(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	containers(pod, func(s *v1.ContainerStatus) {
@@ -135,8 +137,8 @@ func describe(s v1.ContainerState) string {
 
 // A stock kubelet and the agent run the same manifests. Their pods must end with the same statuses.
 // Containers that print their user, groups and rights must print the same text. With dozens of pods
-// on one machine, races in the kubelet or the agent can make a pod differ. The test runs such pods
-// again, without the other pods; they must not differ again.
+// on one machine, races in the kubelet or the agent can make a pod differ. The test then runs only
+// the differing pods again. They must not differ a second time.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -186,7 +188,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	}
 	for n := range texts {
 		n.importImages()
-		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // kubeadm makes it
+		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // kubeadm creates this directory
 		for _, name := range names {
 			n.write(name, texts[n][name])
 		}
@@ -230,7 +232,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	x, y := ours.insides(), theirs.insides()
 	for name := range x {
 		if y[name] == "" {
-			continue // the kubelet never ran this container, and its status shows this
+			continue // the kubelet never ran this container, so only the statuses are compared
 		}
 		shown++
 		if x[name] != y[name] {

@@ -66,7 +66,7 @@ func TestUnderFire(t *testing.T) {
 	enough()
 	joined.Wait()
 	// After a kill, containerd may have lost track of a task. It then refuses to remove the task's
-	// container until it is restarted again.
+	// container until the next restart of containerd.
 	n.must(n.daemon.Terminate())
 	n.must(n.daemon.Restart(t.Context()))
 	for i := range firePods {
@@ -299,8 +299,8 @@ func (f *fire) lives(ctx context.Context, id string) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// watchAgent records a problem if a restart count falls. The counts of a re-created pod begin
-// again; such a pod has another start time.
+// watchAgent records a problem if a restart count falls. If a pod is re-created, its counts begin
+// at 0, and its start time is different.
 func (f *fire) watchAgent(a *agent) {
 	for _, pod := range a.pods() {
 		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {

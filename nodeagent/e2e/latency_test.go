@@ -15,8 +15,8 @@ import (
 	cpu "github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// By default, the runs are short. The figures in nodeagent/README.md come from "make live" on an
-// idle machine, which measures each time 20 times and idles for one minute.
+// The defaults are for short runs. The figures in nodeagent/README.md come from "make live" on an
+// idle machine, with 20 samples and one minute of idling.
 var (
 	samples = flag.Int("latency.samples", 3, "how often TestLatency measures each time")
 	idleFor = flag.Duration("idle.for", 2*time.Second, "how long TestIdle measures")

@@ -150,8 +150,8 @@ func podsAt(address string) map[string]*v1.Pod {
 
 func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
 
-// eventually waits until missing returns "". Before that, missing describes the condition that does
-// not hold yet.
+// eventually waits until missing returns "". Any other result of missing describes the condition
+// that does not hold yet.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""

@@ -14,8 +14,8 @@ import (
 // the agent's back-offs.
 const longestRestart = 5 * time.Second
 
-// While the inspection of one pod is stuck, the agent restarts the containers of other pods in
-// time. TestStuckInspection tests the same behavior in a bubble.
+// While the inspection of one pod is stuck, the agent restarts the containers of other pods within
+// longestRestart. TestStuckInspection tests the same behavior in a bubble.
 func TestStuckPod(t *testing.T) {
 	const others = 10
 	n := newNode(t)

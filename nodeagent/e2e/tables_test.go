@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// users maps USER, as an image defines it, to that image. The security contexts are tested with
-// each image.
+// users maps the USER of an image to the name of the image. The test runs each security context
+// with each image.
 var users = map[string]string{
 	"root": testnode.BusyboxImage, "1234": "localhost/user:number", "1234:42": "localhost/user:both",
 	"app": "localhost/user:name",
@@ -152,7 +152,7 @@ func ordinary(base int) map[string]string {
 	}
 }
 
-// few names the pods of tables that are part of the short run: pods that once differed from the
+// few names the pods from tables that the short run includes: pods that once differed from the
 // kubelet's, and one pod of each kind.
 var few = []string{
 	"as-1234-group", "as-app-group", "as-app-non-root", "as-root-restricted", "as-1234-restricted", "as-root-read-only",
@@ -162,8 +162,8 @@ var few = []string{
 }
 
 // batches returns lists of the names of pods that run together. The first list contains one pod of
-// each kind. If all is true, more lists contain the other pods. The lists are short, because a busy
-// machine runs each list twice at the same time.
+// each kind. If all is true, more lists contain the other pods. The lists are short, because the
+// agent and the kubelet run each list at the same time on one machine.
 func batches(all bool) [][]string {
 	var first, others []string
 	for name := range manifests(0, "", "") {

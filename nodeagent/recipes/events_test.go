@@ -35,7 +35,7 @@ func TestKubernetesEvents(t *testing.T) {
 		runtime.ExitContainer("web", "setup", 0, "Completed")
 		runtime.ExitContainer("web", "nginx", 137, "Error")
 		time.Sleep(time.Second)
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // a later inspection shows this reason
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime corrects the reason
 		time.Sleep(5 * time.Second)
 		const want = "Warning ContainerCrashed Container nginx exited with code 137 (OOMKilled)"
 		if got := <-recorder.Events; got != want || len(recorder.Events) != 0 {

@@ -41,7 +41,7 @@ func TestOpenTelemetryCounter(t *testing.T) {
 		time.Sleep(time.Second)
 		runtime.ExitContainer("web", "nginx", 137, "Error")
 		time.Sleep(time.Second)
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // a later inspection shows this reason
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime corrects the reason
 		time.Sleep(5 * time.Second)
 		var metrics metricdata.ResourceMetrics
 		if err := reader.Collect(t.Context(), &metrics); err != nil {

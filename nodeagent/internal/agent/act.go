@@ -114,7 +114,8 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 	return err
 }
 
-// kill runs a container's preStop hook and ends the container. The grace period began at began.
+// kill runs a container's preStop hook and stops the container. began is when the grace period
+// began.
 func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
 	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
 	over := began.Add(plan.Grace(pod, k.Probe))

@@ -46,7 +46,8 @@ type Config struct {
 	// Reader makes the library's calls to the runtime. Runtime makes all other calls.
 	Reader  pleg.Runtime
 	Runtime *runtime.Client
-	// NodeName is the node's name in the metrics; empty for none. NodeIP is the address of pods on the host's network.
+	// NodeName is the node's name in the metrics, and may be empty. NodeIP is the address of pods
+	// on the host's network.
 	NodeName, NodeIP string
 	// Sink stores the statuses of pods. Adopted contains the pods that an earlier agent stored.
 	Sink    Sink
@@ -76,7 +77,7 @@ type Agent struct {
 	workers  map[types.UID]*worker // guarded by mu
 }
 
-// New returns an agent. The agent does nothing before Run is called. Run must be called.
+// New returns an agent. The agent does nothing before Run is called. The caller must call Run.
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
 		changed: make(chan struct{}, 1), notReady: errors.New("the runtime has not reported it is ready")}
@@ -125,7 +126,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
 	a.loop(ctx)
-	a.pods.Wait() // before joined, because workers start probes
+	a.pods.Wait() // before joined.Wait, because workers start probes
 	a.joined.Wait()
 	a.generator.Stop()
 }
@@ -153,7 +154,7 @@ func (a *Agent) loop(ctx context.Context) {
 // could lead to files in any directory.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
-		return // before the first manifests or the first list
+		return // the wanted or the existing pods are not known yet
 	}
 	names, exists := map[klog.ObjectRef]types.UID{}, sets.KeySet(a.wanted)
 	for uid, w := range a.workers {

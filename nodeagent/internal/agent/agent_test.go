@@ -128,8 +128,8 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// The runtime reports a pod whose UID would lead to other directories. The agent removes no files
-// outside its own directories.
+// If the runtime reports a pod with the UID "..", the agent removes no files outside its own
+// directories.
 func TestOrphanWithBadName(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		precious := filepath.Join(n.dir, "precious")
@@ -401,8 +401,8 @@ func TestNoneWanted(t *testing.T) {
 }
 
 // A killed agent may leave files of pods that no longer exist. The next agent removes these files
-// after it has read the manifests, and again later. It keeps the files of other pods. It removes
-// the log of a dead container with the container.
+// after it has read the manifests, and again later. It keeps the files of existing pods. When it
+// removes a dead container, it also removes the container's log.
 func TestCollect(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+
@@ -506,7 +506,8 @@ func TestStartBesideOneCutShort(t *testing.T) {
 	})
 }
 
-// When the agent ends, it waits for starts in progress for some time.
+// If a container's start is in progress when the agent ends, the agent waits a limited time for the
+// start.
 func TestStopDuringStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)

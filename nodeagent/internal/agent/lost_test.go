@@ -35,8 +35,8 @@ func (l lossy) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus
 }
 
 // If the runtime has lost an exit code, the agent does not act on the end for 10 s, because a
-// witness may still report the code. A container that restarts after any exit code restarts at
-// once.
+// witness may still report the code. If a container would restart after any exit code, it restarts
+// at once.
 func TestLostEnd(t *testing.T) {
 	const (
 		runs, done = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)"

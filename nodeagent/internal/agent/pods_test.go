@@ -185,7 +185,7 @@ func TestChangedSpec(t *testing.T) {
 				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
 		}
 		n.run(time.Second, n.pod("a", spec("sleep", "x")))
-		// In a bubble, only the next full list leads to a status that is newer than now.
+		// In a bubble, the agent gets a status newer than now only after the next full list.
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "x")))
 		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "y")))

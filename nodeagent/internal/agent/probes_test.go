@@ -98,7 +98,7 @@ func TestStartup(t *testing.T) {
 }
 
 // A probe fails if its command runs longer than the timeout. If the call to the runtime fails, the
-// agent ignores this probe.
+// probe gives no result.
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(10*time.Second, n.pod("a", probed("sleep",

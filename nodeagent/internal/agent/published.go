@@ -85,7 +85,7 @@ func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string
 	p.pods[pod.UID] = e
 }
 
-// remove removes a pod, also from the sink.
+// remove removes a pod from p and from the sink.
 func (p *published) remove(pod *v1.Pod) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,7 +47,7 @@ type worker struct {
 	uid    types.UID
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 
-	// Owned by sync.
+	// Only sync and the methods that it calls use these fields.
 	gone bool      // true if nothing is left of the pod
 	next time.Time // when the pod is synced at the latest
 	// askAgain is when the worker may request the next inspection for an unsettled exit code.
@@ -131,7 +131,7 @@ func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
 	}
 }
 
-// again requests a sync at a time. The earliest of several requests counts.
+// again requests a sync at the given time. If there are several requests, the earliest counts.
 func (w *worker) again(at time.Time) {
 	if at.Before(w.next) {
 		w.next = at

@@ -97,8 +97,8 @@ func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Du
 	return nil
 }
 
-// http makes a GET request. It succeeds if the status is from 200 to 399. It does not follow a
-// redirect to another host, and succeeds.
+// http makes a GET request. It succeeds if the status is from 200 to 399. It also succeeds if the
+// response redirects to another host, and does not follow such a redirect.
 func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) error {
 	req, err := t.request(ctx, get, agent)
 	if err != nil {

@@ -32,20 +32,20 @@ const (
 	maxFile = 512 << 10
 )
 
-// Source reads the manifests of a directory. Its methods must be called from one goroutine, except
-// Refused.
+// Source reads the manifests of a directory. All methods except Refused must be called from one
+// goroutine.
 type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
 	files         map[string]*file // by file name
-	pods          []*v1.Pod        // of all files; nil before the first read
+	pods          []*v1.Pod        // the pods of all files; nil before the first read
 	refused       atomic.Value     // []v1.Pod
 }
 
 type file struct {
-	seen    string  // the content, or the error of reading it
-	pod     *v1.Pod // from the last valid content, or nil
-	refused *v1.Pod // gives the reason if the present content is refused, or nil
+	seen    string  // the content, or the error of reading the file
+	pod     *v1.Pod // the pod in the last valid content, or nil
+	refused *v1.Pod // a pod with the reason if the present content is refused, or nil
 }
 
 // fileAnnotation is the annotation that names the file of a pod. With it, a later agent finds the
@@ -79,7 +79,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			if time.Since(read) < rescanPeriod { // after that, changes no longer delay the next read
+			if time.Since(read) < rescanPeriod { // after rescanPeriod, changes no longer delay a read
 				next = time.After(settleTime)
 			}
 			continue

@@ -78,7 +78,7 @@ const (
 	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
 		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
 		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
-	profile = "type=RuntimeDefault|Unconfined" // a custom profile would be a file on the node
+	profile = "type=RuntimeDefault|Unconfined" // not Localhost, which needs a file on the node
 	hook    = "exec|httpGet|sleep!"
 	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )

@@ -86,7 +86,7 @@ func (v View) wrong(s *pleg.Status) Kill {
 	case c == nil:
 		return Kill{Status: s, Why: "the pod no longer has it"}
 	case s.State == pleg.ContainerStateUnknown:
-		return Kill{Status: s, Why: "its state is unknown"} // two instances must never run
+		return Kill{Status: s, Why: "its state is unknown"} // two instances must never run at once
 	case s.Hash != v.Hash(c):
 		return Kill{Status: s, Why: "its specification changed"}
 	}

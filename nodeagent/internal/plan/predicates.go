@@ -110,8 +110,8 @@ func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	return value, ok
 }
 
-// Grace returns the grace period of a pod. If probe is not nil and sets a grace period, Grace
-// returns the probe's.
+// Grace returns the grace period of a pod. If probe is not nil and sets its own grace period, Grace
+// returns the probe's grace period.
 func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
 	if probe != nil {

@@ -16,8 +16,8 @@ import (
 // SandboxHashAnnotation is the annotation that contains the hash of a sandbox's specification.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
-// unsettledFor is how long the agent waits for an exit code that the runtime has lost. Until then,
-// a witness may still report the exit code.
+// unsettledFor is how long the agent waits for an exit code that the runtime has lost. A witness,
+// such as the container's shim, may still report the exit code.
 const unsettledFor = 10 * time.Second
 
 // View is a pod's specification, and its state at one time.
@@ -40,11 +40,11 @@ type View struct {
 	// unknown until the probe reaches a threshold.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
 	// Interrupted maps the name of a container to the ID of the last instance that the agent
-	// stopped although the pod was to run on.
+	// stopped although the pod was not over.
 	Interrupted map[string]string
 }
 
-// Lives reports whether a container runs or may run.
+// Lives reports whether a container runs, or may run because its state is unknown.
 func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
@@ -161,7 +161,7 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 
 // RestartCount returns the restart count of a container's next instance. The count is also the
 // attempt in the instance's name. It never falls, even after removals. It exceeds the count of
-// every existing instance, because the runtime reserves their names.
+// every existing instance, because the runtime reserves the names of existing instances.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	for _, s := range v.Seen.ContainerStatuses {

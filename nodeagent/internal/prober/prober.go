@@ -40,7 +40,7 @@ type key struct {
 }
 
 // Set starts the pod's probes of these kinds, and stops its other probes. Probes of unchanged
-// containers continue. All probes end with ctx. If status shows a container as not ready, the
+// containers continue. All probes stop when ctx ends. If status shows a container as not ready, the
 // container's readiness probe runs at once.
 func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
@@ -98,11 +98,11 @@ type probe struct {
 	stop context.CancelFunc
 	kick chan struct{} // makes the probe run at once
 
-	// Written by run; guarded by the manager's mu.
+	// The goroutine of run writes these fields. The manager's mu guards them.
 	id      string // ID of the probed container
 	outcome v1.ConditionStatus
 
-	// Owned by run.
+	// Only the goroutine of run uses these fields.
 	last  v1.ConditionStatus // the last result
 	count int32              // how many results in a row were the same
 }

@@ -161,7 +161,8 @@ func expand(s string, references map[string]string) string {
 // resources converts requests and limits as the kubelet does. A request of one CPU becomes 1024
 // shares. A limit of one CPU becomes a quota of a full period.
 func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's values
+	// The kernel's values; period and minQuota are in µs.
+	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000
 	r := &runtimeapi.LinuxContainerResources{
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
 	}

@@ -42,8 +42,8 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// maskedPaths returns the paths that a container cannot see. For each CPU in the directory cpus,
-// they include thermal_throttle, because a CPU's heat reveals the work of other programs.
+// maskedPaths returns the paths that a container cannot see. The paths include thermal_throttle of
+// each CPU in the directory cpus, because a CPU's heat reveals the work of other programs.
 func maskedPaths(cpus string) []string {
 	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is valid
 	return slices.Concat(alwaysMasked, perCPU)

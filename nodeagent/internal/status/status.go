@@ -67,7 +67,7 @@ func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus
 	return s
 }
 
-// state returns the status of a container without its readiness.
+// state returns the status of a container without the fields Started and Ready.
 func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	before := ptr.Deref(plan.FindStatus(&g.Before, c.Name), v1.ContainerStatus{})
 	s := v1.ContainerStatus{
@@ -124,7 +124,7 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 		}
 	}
 	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
-		// The last termination was this instance only while the container waited for its restart.
+		// This last termination is the end of the present instance, from a wait for its restart.
 		s.LastTerminationState.Terminated = nil
 	}
 }
@@ -138,7 +138,7 @@ func (g *generator) absent(s, before *v1.ContainerStatus) {
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
 		}
-	// The container waited for its restart.
+	// The container was waiting for its restart.
 	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID:
 		s.RestartCount++
 	}
