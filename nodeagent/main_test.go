@@ -236,7 +236,7 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// The embedded manifests are valid, and the simulated runtime has a program for each of their
+// The embedded manifests are valid, and the simulated runtime contains a program for each of their
 // images.
 func TestShippedManifests(t *testing.T) {
 	files, err := shipped.ReadDir("manifests")

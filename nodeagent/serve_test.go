@@ -70,7 +70,7 @@ func TestGuard(t *testing.T) {
 }
 
 // The pages contain no values of environment variables, no headers of probes and hooks, and no
-// annotations. The agent's files, which contain these values, are private for the same reason.
+// annotations, because these may be secrets. The agent's files contain them, but are private.
 func TestPodsWithoutSecrets(t *testing.T) {
 	dir := t.TempDir()
 	const manifest = `{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {kept: s3cret, priority: s3cret}},
@@ -130,7 +130,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return len(entries)
 	}
 	before := files()
-	const many, others = 4 * maxConnections, 20 // others: files that the agent opens otherwise
+	const many, others = 4 * maxConnections, 20 // others allows for other files that the agent opens
 	for range many {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

@@ -95,7 +95,8 @@ func (n *node) note(pod types.UID, what string) {
 	}
 }
 
-// takes checks the calls for a pod since the last call of takes for the pod.
+// takes fails the test if the calls for a pod differ from want. It removes the calls that it has
+// checked.
 func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	t.Helper()
 	synctest.Wait()

@@ -133,11 +133,11 @@ func (f *fire) set(i, variant int) {
 	name := fmt.Sprintf("pod-%02d", i)
 	spec := "  terminationGracePeriodSeconds: 1\n"
 	switch i % 5 {
-	case 0: // runs
+	case 0: // a pod that runs
 		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), "")
-	case 1: // crashes
+	case 1: // a pod that crashes
 		spec += shell(fmt.Sprintf("sleep 0.%d; exit 3", 1+variant), "")
-	case 2: // runs a sidecar and two containers; the first container crashes
+	case 2: // a pod with a sidecar and two containers; the first container crashes
 		spec += `  initContainers:
   - name: side
     image: ` + image + `
@@ -149,13 +149,13 @@ func (f *fire) set(i, variant int) {
     imagePullPolicy: Never
     command: ["sleep", "100000"]
 `
-	case 3: // is killed by its liveness probe
+	case 3: // a pod that fails its liveness probe
 		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), `    livenessProbe:
       exec: {command: ["false"]}
       periodSeconds: 1
       failureThreshold: 2
 `)
-	case 4: // fails and is retried
+	case 4: // a job that fails and is retried
 		spec += "  restartPolicy: OnFailure\n" + shell(fmt.Sprintf("sleep 0.%d; exit 2", 3+variant), "")
 	}
 	f.node.write(name, manifest(name, spec))

@@ -42,15 +42,15 @@ func job(i int, dir string) (name, text string) {
 	switch kindOf(i) {
 	case 0:
 		spec += "  restartPolicy: Never\n"
-	case 1: // fails once
+	case 1: // a job that fails once
 		spec += "  restartPolicy: OnFailure\n"
 		script = "busybox test -e /own/tried || { busybox touch /own/tried; exit 3; }; " + script
-	case 2: // runs a hook and an init container; the agent may miss the end of the init container
+	case 2: // a job with a hook and an init container; the agent may miss the init container's end
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: init, image: " + image +
 			", imagePullPolicy: Never, command: [sleep, '1']}\n"
 		mounts += "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"
 		script = "sleep 1; " + script // so that the container does not end before its hook
-	case 3: // runs a sidecar
+	case 3: // a job with a sidecar
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: side, image: " + image +
 			", imagePullPolicy: Never, restartPolicy: Always, command: [sleep, '100000']}\n"
 	}
@@ -133,7 +133,7 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		once := kindOf(i) == 0 // such a pod fails if the runtime loses its start or its end
+		once := kindOf(i) == 0 // a job that must start only once fails if the runtime loses its start or end
 		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}

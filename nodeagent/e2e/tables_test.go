@@ -16,7 +16,7 @@ var users = map[string]string{
 	"app": "localhost/user:name",
 }
 
-// securityContexts maps names to pairs of security contexts: of a pod and of its container.
+// securityContexts maps a name to the security contexts of a pod and of its container.
 var securityContexts = map[string]struct{ pod, container string }{
 	"none":               {},
 	"group":              {"", "runAsGroup: 42"},

@@ -55,7 +55,7 @@ func TestChangedVolume(t *testing.T) {
 	})
 }
 
-// If a pod has the same UID as an earlier pod but another name, it replaces the earlier pod.
+// If a pod's name changes but its UID does not, the new pod replaces the earlier pod.
 func TestUIDOfAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		first, second := n.pod("a", always), n.pod("b", always)

@@ -1,6 +1,6 @@
 // Package handler runs the probes and hooks of manifests: commands, HTTP requests, TCP connections
-// and gRPC health checks. Their details are the same as in the kubelet, because programs in
-// containers depend on them.
+// and gRPC health checks. It follows the kubelet in all details, because programs in containers
+// depend on these details.
 package handler
 
 import (

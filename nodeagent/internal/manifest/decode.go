@@ -26,8 +26,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// IgnoredAnnotation is the annotation that lists the ignored fields of a manifest, which have no
-// meaning on a single node.
+// IgnoredAnnotation is the annotation that lists the ignored fields of a manifest. These fields
+// have no meaning on a single node.
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
 // Decode returns the pod in a file's content, with defaults set. If the manifest contains no UID,

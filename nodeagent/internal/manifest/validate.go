@@ -83,7 +83,7 @@ const (
 	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )
 
-// checks maps the kind of a rule to a function that returns what is wrong with a value.
+// checks maps the kind of a rule to a function that returns the errors in a value.
 var checks = map[string]func(string) []string{
 	"label":    validation.IsDNS1123Label,
 	"variable": validation.IsEnvVarName,

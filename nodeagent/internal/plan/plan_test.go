@@ -218,8 +218,8 @@ func TestSandboxChanged(t *testing.T) {
 	}
 }
 
-// The next instance of a container gets a higher attempt than every earlier instance, in whatever
-// order they are listed.
+// The attempt of a container's next instance exceeds the attempts of all earlier instances, in
+// whatever order these are listed.
 func TestRestartCount(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a", "b", "c")
 	status := seen("a 1", "a 1", "b 1")

@@ -49,9 +49,9 @@ func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
 
-// Passes reports whether the container with the given ID passes its probe of a kind. Without such a
-// probe, it returns true. While the outcome is unknown, Passes uses the published status, so that a
-// restart of the agent makes no container unready.
+// Passes reports whether the container with the given ID passes its probe of a kind. It returns
+// true if the manifest defines no such probe. While the outcome is unknown, Passes uses the
+// published status, so that a restart of the agent makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	if Probe(c, kind) == nil {
 		return true
@@ -142,9 +142,9 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 	})
 }
 
-// Crashed returns when a container last crashed, or zero. ended contains the IDs that the agent has
-// stopped. As in the kubelet, the newest instance does not count as crashed if the agent stopped
-// it. Earlier instances always count.
+// Crashed returns when a container last crashed, or zero. ended contains the IDs of instances that
+// the agent has stopped. As in the kubelet, the newest instance does not count as crashed if the
+// agent stopped it. Earlier instances always count.
 func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	newest := v.Seen.FindContainerStatusByName(c.Name)
 	for _, s := range v.Seen.ContainerStatuses { // newest first
@@ -153,7 +153,7 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 		case s.State == pleg.ContainerStateExited:
 			return s.FinishedAt
 		default:
-			return s.CreatedAt // its start failed, or its end is unknown
+			return s.CreatedAt // the instance's start failed, or its end is unknown
 		}
 	}
 	return time.Time{}

@@ -97,7 +97,7 @@ func TestPhaseAndConditions(t *testing.T) {
 	}
 }
 
-// Generate keeps times, the last termination and a final phase of the earlier status. If the
+// Generate keeps the times, the last termination and a final phase from the earlier status. If the
 // runtime has lost a container, the new status reports the loss.
 func TestGenerateAfterBefore(t *testing.T) {
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
