@@ -138,9 +138,9 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // 16 MiB, for a command's output
 }
 
-// makePrivate creates directories that only the agent's user may enter. It also restricts
-// directories that an earlier version left open. Otherwise, any user of the host could run a setuid
-// program that a container's root left in a volume.
+// makePrivate creates directories that only the agent's user may enter, and restricts directories
+// that an earlier version left open. Otherwise, host users could run setuid programs that a
+// container's root left in a volume.
 func makePrivate(dirs ...string) error {
 	for _, dir := range dirs {
 		err := os.MkdirAll(dir, 0o700)
@@ -160,8 +160,8 @@ func makePrivate(dirs ...string) error {
 }
 
 // lock locks a state directory or a runtime, because two agents would remove each other's pods. The
-// kernel releases the lock when the process ends. The lock file is never removed: otherwise, two
-// agents could lock two different files. Only the agent's user may open the file.
+// lock ends with the process. The lock file stays, because otherwise two agents could lock two
+// different files. Only the agent's user may open the file.
 func lock(path string) (held io.Closer, err error) {
 	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if this fails, opening the file fails too
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)

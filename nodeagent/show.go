@@ -52,8 +52,8 @@ func (p pages) list() *v1.PodList {
 }
 
 // withoutSecrets removes the fields that not every user may see: the values of environment
-// variables and headers, and annotations. kubectl stores the whole manifest in an annotation.
-// Command lines stay, because every user of the host can see them anyway.
+// variables and headers, and annotations, where kubectl stores the whole manifest. Command lines
+// stay, because every user of the host can see them anyway.
 func withoutSecrets(fields any) any {
 	switch v := fields.(type) {
 	case []any:

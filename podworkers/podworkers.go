@@ -72,8 +72,7 @@ type Options struct {
 	Sync SyncFunc
 	// FirstRetry is the wait after the first failure of a pod. The wait doubles with each further
 	// failure, up to LongestRetry. It is reset when Sync has nothing left to do. Waits are in real
-	// time. Zero or less selects the default, which is 100 ms for FirstRetry and 10 s for
-	// LongestRetry.
+	// time. Zero or less selects the default: 100 ms for FirstRetry, 10 s for LongestRetry.
 	FirstRetry, LongestRetry time.Duration
 	// OnError is called in the worker's goroutine for each failure of Sync or of the pod's
 	// inspection. retry is the wait that follows. If OnError is nil, failures are not reported.

@@ -135,10 +135,9 @@ func describe(s v1.ContainerState) string {
 	return "nothing"
 }
 
-// A stock kubelet and the agent run the same manifests. Their pods must end with the same statuses.
-// Containers that print their user, groups and rights must print the same text. With dozens of pods
-// on one machine, races in the kubelet or the agent can make a pod differ. The test then runs only
-// the differing pods again. They must not differ a second time.
+// A stock kubelet and the agent run the same manifests. Their pods must end with the same statuses,
+// and print the same users, groups and rights. With dozens of pods on one machine, races can make a
+// pod differ. The test then runs only the differing pods again. They must not differ a second time.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)

@@ -269,8 +269,8 @@ func (f *fire) watchRuntime(ctx context.Context) {
 		}
 		f.count(&f.lists)
 		// A list is not a snapshot, so two instances count only if two lists in a row contain both
-		// IDs. A runtime that has just started may list ended containers as running, so both
-		// instances must also have a process.
+		// IDs. A restarted runtime may list ended containers as running, so each instance must also
+		// have a process.
 		seen, twice := map[string]*runtimeapi.Container{}, map[string]bool{}
 		for _, c := range running.Containers {
 			key := c.Labels[labelUID] + "/" + c.Labels[labelName]

@@ -58,8 +58,8 @@ func job(i int, dir string) (name, text string) {
 }
 
 // While the test kills the agent and the runtime, every job runs to its end. A job runs again only
-// if it failed or the runtime lost its start or its end. A job with restartPolicy Never never runs
-// again. At the end, no files are left on disk.
+// if it failed or the runtime lost its start or end. A job with restartPolicy Never starts at most
+// once. At the end, no files are left on disk.
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -62,9 +62,9 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 	}
 }
 
-// TestLatency measures the agent and the kubelet: the time from a manifest to a running pod, and
-// the time from a crash to the successor's start. The test fails only if a pod never runs or a
-// successor never starts.
+// TestLatency measures the time from a manifest to a running pod, and from a crash to the
+// successor's start, with the agent and with the kubelet. It fails only if a pod or a successor
+// never runs.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)

@@ -10,8 +10,8 @@ import (
 )
 
 // longestRestart limits the time from a container's end to its successor's start while another pod
-// is stuck. The limit is long enough for ten restarts at once on a busy machine, and shorter than
-// the agent's back-offs.
+// is stuck. It is enough for ten restarts at once on a busy machine, and less than the agent's
+// back-offs.
 const longestRestart = 5 * time.Second
 
 // While the inspection of one pod is stuck, the agent restarts the containers of other pods within

@@ -162,8 +162,8 @@ var few = []string{
 }
 
 // batches returns lists of the names of pods that run together. The first list contains one pod of
-// each kind. If all is true, more lists contain the other pods. The lists are short, because the
-// agent and the kubelet run each list at the same time on one machine.
+// each kind. If all is true, more lists contain the other pods. The lists are short, because one
+// machine runs each list twice at the same time.
 func batches(all bool) [][]string {
 	var first, others []string
 	for name := range manifests(0, "", "") {

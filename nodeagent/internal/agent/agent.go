@@ -150,8 +150,8 @@ func (a *Agent) loop(ctx context.Context) {
 
 // reconcileLocked starts a worker for every wanted pod, and makes workers remove unwanted pods. A
 // new pod waits until an old pod with the same name or UID is gone. reconcileLocked also looks for
-// unwanted pods in the runtime and on disk. It ignores pods with invalid names, because such names
-// could lead to files in any directory.
+// unwanted pods in the runtime and on disk. It ignores pods with invalid names, because the names
+// become parts of paths.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
 		return // the wanted or the existing pods are not known yet

@@ -258,8 +258,8 @@ func TestStuckInspection(t *testing.T) {
 }
 
 // If the runtime reports the reason of an exit late, the pod's status still shows the reason,
-// because the library inspects a dead container once more. The library does this even if the
-// container died before the agent started.
+// because the library inspects each dead container once more, even if the container died before the
+// agent started.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
@@ -401,8 +401,8 @@ func TestNoneWanted(t *testing.T) {
 }
 
 // A killed agent may leave files of pods that no longer exist. The next agent removes these files
-// after it has read the manifests, and again later. It keeps the files of existing pods. When it
-// removes a dead container, it also removes the container's log.
+// once it has read the manifests, and again later. It keeps the files of existing pods. With a dead
+// container, it also removes the container's log.
 func TestCollect(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+

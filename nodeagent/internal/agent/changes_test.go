@@ -70,9 +70,8 @@ func TestUIDOfAnother(t *testing.T) {
 	})
 }
 
-// If a container's image changes to a missing image, its status reports ErrImageNeverPull, with
-// every restart policy. When the manifest is corrected, the container runs without a back-off, even
-// after several such changes.
+// If a container's image changes to a missing image, the status reports ErrImageNeverPull, with
+// every restart policy. When the manifest is corrected, the container runs without a back-off.
 func TestMissingImageAndBack(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		t.Run(policy, func(t *testing.T) {

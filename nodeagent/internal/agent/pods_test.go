@@ -54,9 +54,9 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-// After its first crash, a container restarts at once. After the second crash, it restarts after 10
-// s. Each further wait is twice as long, up to 5 min. After ten minutes without a crash, the
-// back-off begins again.
+// After its first crash, a container restarts at once. After the second crash, it waits for 10 s.
+// Each further wait is twice as long, up to 5 min. After ten minutes without a crash, the back-off
+// begins again.
 func TestCrashLoopBackOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(20*time.Minute, n.pod("a", "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['1']}]\n"))
@@ -175,8 +175,8 @@ func (n *node) kill(container string) {
 }
 
 // If a container's specification changes, the agent replaces only this container. If the sandbox's
-// specification changes, the agent replaces the sandbox and all containers. If labels change, it
-// replaces nothing.
+// specification changes, it replaces the sandbox and all containers. If labels change, it replaces
+// nothing.
 func TestChangedSpec(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {
@@ -253,8 +253,8 @@ func TestContainerOfUnknownState(t *testing.T) {
 	})
 }
 
-// When a pod ends, its containers' preStop hooks run. Each container gets its grace period to end,
-// and is then killed.
+// When a pod ends, the preStop hooks run. Containers that run longer than the grace period are
+// killed.
 func TestTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", `  terminationGracePeriodSeconds: 20

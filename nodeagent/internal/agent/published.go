@@ -20,8 +20,7 @@ type Sink interface {
 }
 
 // published stores the statuses of all pods, and writes changes to a sink. Its methods are safe for
-// concurrent use. A slow write blocks all methods. This is acceptable, because a node with a slow
-// disk is in trouble anyway.
+// concurrent use. A slow write blocks all methods, but then the node is in trouble anyway.
 type published struct {
 	sink     Sink
 	logger   klog.Logger

@@ -37,8 +37,8 @@ const (
 var errLives = errors.New("what was ended still runs")
 
 // worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action,
-// it reads the pod's status again. It publishes the newest status in the library's cache. The cache
-// never returns to an older status, so the worker never publishes an older status.
+// it reads the pod's status again. It publishes the status in the library's cache. The cache never
+// returns to an older status, so the published status does not either.
 type worker struct {
 	*Agent
 	life   context.Context // ends when the agent does

@@ -1,6 +1,6 @@
 // Package handler runs the probes and hooks of manifests: commands, HTTP requests, TCP connections
-// and gRPC health checks. It follows the kubelet in all details, because programs in containers
-// depend on these details.
+// and gRPC health checks. The details match the kubelet's, because programs in containers depend on
+// them.
 package handler
 
 import (

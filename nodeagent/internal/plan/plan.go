@@ -147,8 +147,8 @@ func (v View) runsAgain(attempt uint32) bool {
 
 // leftovers returns the dead containers and sandboxes to remove: older instances, containers that
 // were replaced before their start, and dead sandboxes without containers. The newest dead instance
-// of each container stays, because its exit code and restart count are needed. If the pod is
-// unwanted, leftovers returns all containers and sandboxes.
+// of each container stays, for its exit code and restart count. If the pod is unwanted, leftovers
+// returns everything.
 func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
 	kept := map[string]bool{}
 	for _, s := range v.Seen.ContainerStatuses { // newest first

@@ -76,8 +76,8 @@ func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 }
 
 // Unsettled reports whether the runtime has lost a container's exit code and a witness may still
-// report the code. As long as the code is unsettled, the agent does not act on the end. Unsettled
-// returns false if the container restarts after any exit code.
+// report the code. While it returns true, the agent does not act on the end. It returns false if
+// the container restarts after any exit code.
 func (v View) Unsettled(s *pleg.Status) bool {
 	c := Find(v.Pod, s.Name)
 	if c == nil || !s.EndUnknown || v.Now.Sub(s.FinishedAt).Abs() >= unsettledFor {
@@ -101,8 +101,8 @@ func (v View) ShouldRun(c *v1.Container) bool {
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the new sandbox's
-// attempt. A new sandbox is needed if the newest sandbox is missing, not ready, not the only ready
-// sandbox, of another specification, or without an address.
+// attempt. A pod needs a new sandbox if its newest sandbox is missing, not ready, not the only
+// ready one, of another specification, or without an address.
 func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
@@ -160,8 +160,8 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 }
 
 // RestartCount returns the restart count of a container's next instance. The count is also the
-// attempt in the instance's name. It never falls, even after removals. It exceeds the count of
-// every existing instance, because the runtime reserves the names of existing instances.
+// attempt in the instance's name. It never falls, even after removals. It exceeds the counts of all
+// existing instances, because the runtime reserves their names.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	for _, s := range v.Seen.ContainerStatuses {

@@ -235,8 +235,8 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 }
 
 // SandboxHash returns the hash of a sandbox's specification. If the hash changes, the agent starts
-// the pod again in a new sandbox. The hash includes the init containers, but not sidecars. It does
-// not include labels and annotations, because their changes are not worth a restart.
+// the pod again in a new sandbox. The hash includes init containers, but no sidecars. It includes
+// no labels and annotations, because their changes are not worth a restart.
 func SandboxHash(pod *v1.Pod) string {
 	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
 	if len(pod.Spec.HostAliases) > 0 { // without aliases, the hash must be the same as in older versions

@@ -218,9 +218,8 @@ func (c *Client) rotate(ctx context.Context, id, path string, maxFiles int) erro
 	return err
 }
 
-// collectImages removes unused images if the disk is too full. known maps the IDs of the images of
-// the last call to the time when each image was last in use. For an image that was never in use,
-// known contains the time when the image was first seen.
+// collectImages removes unused images if the disk is too full. known maps the ID of each image in
+// the last call to the time when the image was last in use, or first seen if it was never in use.
 func (c *Client) collectImages(ctx context.Context, limits Limits, known map[string]time.Time) error {
 	disk, err1 := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
 		&runtimeapi.ImageFsInfoRequest{})

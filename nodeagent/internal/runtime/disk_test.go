@@ -16,9 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// rotateLogs renames a log that is too long, and the runtime begins a new file. A limited number of
-// older files stays. rotateLogs does not rotate short logs and logs of ended containers. If the
-// runtime cannot begin a new file, the log keeps its name.
+// rotateLogs renames a log that is too long, the runtime begins a new file, and a limited number of
+// older files stays. Short logs and logs of ended containers stay unchanged. If the runtime cannot
+// begin a new file, the log keeps its name.
 func TestRotateLogs(t *testing.T) {
 	dir := t.TempDir()
 	var reopened []string

@@ -14,9 +14,9 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// namespaces returns the namespaces of a pod's containers. By default, a pod shares a network and
-// an IPC namespace, and each container uses its own PID namespace. The manifest can select the
-// host's namespaces, or one PID namespace for the pod.
+// namespaces returns the namespaces of a pod's containers. By default, network and IPC are the
+// pod's, and PIDs are the container's. The manifest can select the host's namespaces, or one PID
+// namespace for the pod.
 func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
 	of := map[bool]runtimeapi.NamespaceMode{true: runtimeapi.NamespaceMode_NODE, false: runtimeapi.NamespaceMode_POD}
 	n := &runtimeapi.NamespaceOption{Network: of[pod.Spec.HostNetwork], Ipc: of[pod.Spec.HostIPC]}
@@ -56,10 +56,10 @@ func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
 	}
 }
 
-// containerSecurity returns the security context that the kubelet would use. Fields of the
-// container override fields of the pod. If neither names a user, the context contains the image's
-// user, because CRI refuses a group without a user. containerSecurity returns an error if
-// runAsNonRoot is set and the container would or might run as root.
+// containerSecurity returns the same security context as the kubelet. Fields of the container
+// override fields of the pod. If neither sets a user, the image's user is set, because CRI refuses
+// a group without a user. containerSecurity fails if runAsNonRoot is set and the container would or
+// might run as root.
 func containerSecurity(pod *v1.Pod, c *v1.Container,
 	image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	of, own := pod.Spec.SecurityContext, cmp.Or(c.SecurityContext, &v1.SecurityContext{})
