@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// pinned is the version of a module, or of go or toolchain, in the text of a go.mod; - if it has none.
+// pinned returns the version of a module, of go or of toolchain in the text of a go.mod. If there
+// is no version, it returns "-".
 func pinned(mod, module string) string {
 	line := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(module) + ` (?:go|v)?([0-9]\S*)`).FindStringSubmatch(mod)
 	if line == nil {
@@ -20,13 +21,13 @@ func pinned(mod, module string) string {
 	return line[1]
 }
 
-// minor is the version 1.25 of 1.25.0.
+// minor returns the first two numbers of a version: 1.25 for 1.25.0.
 func minor(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	return parts[0] + "." + cmp.Or(strings.Join(parts[1:min(len(parts), 2)], ""), "-")
 }
 
-// README.md and docs/REFERENCE.md have the versions and the projects that hack/compat.sh runs with.
+// README.md and docs/REFERENCE.md name the versions and the projects that hack/compat.sh tests.
 func TestCompatibilityIsWhatTheGateRuns(t *testing.T) {
 	lowest, newest := readFile(t, "go.mod"), readFile(t, "internal/compat/newest.mod")
 	files, err := filepath.Glob("internal/compat/sets/*.mod")

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// What the documents about the core say of its code exists: `type.member` is a method or a
-// field, or a type of its package, in the root package or below internal, and `file.go` a
-// file.
+// If CONTRIBUTING.md or docs/INTERNALS.md names code, the code exists. `name.go` must be a file,
+// and `package.type` a type. `type.member` must be a method or a field. The test looks in the root
+// package and below internal.
 func TestDocumentsNameCodeThatExists(t *testing.T) {
 	members := make(map[string]bool)
 	for _, pattern := range []string{"*.go", "internal/*/*.go", "internal/*/*/*.go"} {
@@ -51,7 +51,7 @@ func TestDocumentsNameCodeThatExists(t *testing.T) {
 	}
 }
 
-// addMembers adds the types of a file, their methods and fields.
+// addMembers adds the types of a Go file, their methods and their fields to members.
 func addMembers(t *testing.T, members map[string]bool, file string) {
 	t.Helper()
 	if strings.HasSuffix(file, "_test.go") {

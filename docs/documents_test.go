@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// mostWords is how many words all documents may have together: what is added takes something away.
+// mostWords limits the words of all documents together, so that a new text must replace an old one.
 const mostWords = 32_000
 
-// Every test, fuzz test, benchmark and script that a document names exists. Every rule of the contract
-// has a file of tests or a row that names one, and TestRule7… stands in the file of rule 7. The
-// documents are short.
+// Every test, fuzz test, benchmark and script that a document names exists. For every rule of the
+// contract, there is a test file, or the rule's row names a test. TestRule7… is in a test file of
+// rule 7. The documents do not exceed mostWords.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	defined := make(map[string]bool)
 	var documents []string
@@ -89,7 +89,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
-// ruleFile returns how the names of the files begin that test a rule.
+// ruleFile returns the first part of the names of a rule's test files.
 func ruleFile(number string) string {
 	if len(number) == 1 {
 		number = "0" + number
@@ -97,8 +97,8 @@ func ruleFile(number string) string {
 	return "rule" + number + "_"
 }
 
-// Every link of a document to a file of the repository leads to one, and to a heading of it if it
-// names one.
+// If a document links to a file of the repository, the file exists. If the link names a heading,
+// the file contains the heading.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	links := 0
@@ -138,8 +138,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// hasHeading reports whether a document has a heading with this anchor, which is made of it as
-// GitHub makes it.
+// hasHeading reports whether a document contains a heading with this anchor. It makes the anchor of
+// a heading as GitHub does.
 func hasHeading(t *testing.T, file, anchor string) bool {
 	t.Helper()
 	text, err := os.ReadFile(file)

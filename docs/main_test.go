@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The tests of the documents read the repository from its root.
+// TestMain changes to the root of the repository, because the tests use paths from there.
 func TestMain(m *testing.M) {
 	if err := os.Chdir(".."); err != nil {
 		fmt.Fprintln(os.Stderr, err)

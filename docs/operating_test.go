@@ -27,16 +27,18 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// operating returns the document without its line breaks, which may be anywhere in a text.
+// operating returns docs/OPERATING.md without line breaks, because a line break could split a text
+// that a test looks for.
 func operating(t *testing.T) string { return joined(readFile(t, "docs/OPERATING.md")) }
 
-// joined returns a text with a space for all white space between two words.
+// joined replaces all white space between two words of a text with one space.
 func joined(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// healthSources have the texts of Healthy, HealthReport and WaitForSync, and of the errors in them.
+// healthSources matches the files with the texts that Healthy, HealthReport and WaitForSync return.
 var healthSources = []string{"*.go", "internal/core/calls/*.go", "cri/*.go"}
 
-// noHealthTexts are other texts of these files: parts of texts, and errors of wrong arguments.
+// noHealthTexts lists texts in healthSources that do not report health: parts of texts, and errors
+// about wrong arguments.
 var noHealthTexts = map[string]bool{
 	"cri: GetPodStatus: the pod is nil": true, "no streaming lists": true, "the pod is gone": true,
 	"the runtime has no event stream":                                       true,
@@ -47,9 +49,8 @@ var noHealthTexts = map[string]bool{
 	"the socket path has":                                                   true, "bytes; the limit is": true,
 }
 
-// Every text by which the generator, the adapter and the page say what is wrong is in
-// docs/OPERATING.md: each string from which an error or a sentence is formatted, in the
-// parts between its verbs.
+// docs/OPERATING.md contains every text by which the generator and package cri report a problem.
+// The test splits each format string at its verbs, and looks for the parts.
 func TestOperatingHasEveryHealthText(t *testing.T) {
 	document := operating(t)
 	verb := regexp.MustCompile(`%[-+# 0]*(?:\[\d+\])?[\d.]*[a-zA-Z]`)
@@ -96,7 +97,7 @@ func TestOperatingHasEveryHealthText(t *testing.T) {
 	}
 }
 
-// formats returns the strings of a file from which errors and sentences are made.
+// formats returns the format strings of the errors and sentences in a Go file.
 func formats(t *testing.T, path string) (all []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -128,7 +129,7 @@ func formats(t *testing.T, path string) (all []string) {
 	return all
 }
 
-// literal returns the value of a string, which may be in several parts.
+// literal returns the value of a string literal, or of several literals joined by "+".
 func literal(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -142,8 +143,8 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// describedMetrics returns the names of the metrics of a generator over package cri and of
-// its subscribers, whether or not they have a value.
+// describedMetrics returns the names of all metrics of a generator that uses package cri. Metrics
+// without a value are included.
 func describedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	server, err := criserver.Start()
@@ -171,7 +172,7 @@ func describedMetrics(t *testing.T) map[string]bool {
 	return names
 }
 
-// collectorsOf is a registerer that keeps what is registered.
+// collectorsOf is a Registerer that stores the registered collectors.
 type collectorsOf []prometheus.Collector
 
 func (c *collectorsOf) Register(collector prometheus.Collector) error {
@@ -183,8 +184,8 @@ func (c *collectorsOf) MustRegister(collectors ...prometheus.Collector) {
 }
 func (c *collectorsOf) Unregister(prometheus.Collector) bool { return false }
 
-// Every metric is in docs/OPERATING.md, and every metric that a document of the
-// library's names exists.
+// docs/OPERATING.md contains every metric of the library. Every metric that the listed documents
+// name exists.
 func TestOperatingHasEveryMetric(t *testing.T) {
 	names := describedMetrics(t)
 	if len(names) < 25 {
@@ -196,7 +197,7 @@ func TestOperatingHasEveryMetric(t *testing.T) {
 			t.Errorf("%s is not in docs/OPERATING.md", name)
 		}
 	}
-	names["kubelet_node_name"] = true // an agent's own
+	names["kubelet_node_name"] = true // an agent exports this metric itself
 	metric := regexp.MustCompile("`((?:pleg|kubelet)_[a-z_]+[a-z])[`{]")
 	for _, file := range []string{
 		"README.md", "docs/REFERENCE.md", "docs/ADOPTING.md", "docs/OPERATING.md", "docs/GUIDE.md", "docs/CONTRACT.md",
@@ -219,7 +220,8 @@ func TestOperatingHasEveryMetric(t *testing.T) {
 	}
 }
 
-// Every reason of bad data is in docs/REFERENCE.md, and every alert of plegwatch/mixin/ in docs/OPERATING.md.
+// docs/REFERENCE.md contains every reason of bad data. docs/OPERATING.md contains every alert of
+// plegwatch/mixin/.
 func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 	document, reference := operating(t), readFile(t, "docs/REFERENCE.md")
 	for _, source := range []string{"validate.go", "cri/bad.go"} {
@@ -242,7 +244,7 @@ func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 	err := filepath.WalkDir("plegwatch/mixin", func(path string, _ fs.DirEntry, err error) error {
 		switch {
 		case os.IsNotExist(err):
-			return nil // there is no mixin
+			return nil // without a mixin, there are no alerts
 		case err != nil || !strings.HasSuffix(path, ".yaml") || strings.HasSuffix(path, "_test.yaml"):
 			return err
 		}
@@ -262,7 +264,7 @@ func TestOperatingHasEveryReasonAndAlert(t *testing.T) {
 	}
 }
 
-// troubled is a generator on a fake runtime that is listed by the period alone.
+// troubled is a generator that makes only periodic lists, because its fake runtime sends no events.
 type troubled struct {
 	*plegtest.Runtime
 	cache *pleg.PodCache
@@ -275,8 +277,8 @@ func newTroubled() troubled {
 		pleg.WithLogger(logr.Discard()))}
 }
 
-// What a generator really says in each of its troubles is in the document as a whole, but for
-// its numbers and names.
+// For each problem, docs/OPERATING.md contains the whole text that a generator reports, except for
+// numbers and names.
 func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 	varying := regexp.MustCompile(`pod \S+ \(\S+\)|pod (?:5d4f…|pod-\d+)|\b\d{4}-\S+Z\b|` +
 		`\b(?:\d+m)?\d+(?:\.\d+)?m?s\b|\b\d+\b`)
@@ -298,7 +300,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		t.Helper()
 		_, err := n.g.Healthy()
 		reason, cause, _ := strings.Cut(err.Error(), ": ")
-		if stuck := ": GetPodStatus of "; strings.Contains(err.Error(), stuck) { // its reason has a colon
+		if stuck := ": GetPodStatus of "; strings.Contains(err.Error(), stuck) { // the reason contains a colon
 			reason, cause, _ = strings.Cut(err.Error(), stuck)
 			cause = stuck[2:] + cause
 		}
@@ -310,7 +312,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		for i := range 4 {
 			n.SetPod(plegtest.NewPod(types.UID(fmt.Sprintf("pod-%05d", i)), plegtest.Running(fmt.Sprint("c", i))))
 		}
-		health(n) // it is not running
+		health(n) // the generator is not running
 		hang := n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
 		n.g.Start(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -325,7 +327,7 @@ func TestOperatingQuotesWhatIsSaid(t *testing.T) {
 		time.Sleep(time.Minute)
 		defer n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 		time.Sleep(4 * time.Minute)
-		said(errors.New(n.g.HealthReport().RelistError)) // it has not returned within its deadline
+		said(errors.New(n.g.HealthReport().RelistError)) // the list has timed out
 		n.g.Stop()
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// Every block of Go in these documents is, but for its indentation, a piece of a file of examples,
-// which is compiled and whose examples are run, or of the guide's first program.
+// Every block of Go in the documents below is part of a compiled file: an example, a recipe, or a
+// program. Only the indentation may differ.
 func TestSnippetsAreOfExamples(t *testing.T) {
 	examples, err := filepath.Glob("example*_test.go")
 	if err != nil {
@@ -51,8 +51,8 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 	}
 }
 
-// The README names the command that runs the program and the one that runs the tests, and the gate runs these two as
-// a user does.
+// The README names one command that runs the program and one command that runs the tests. The gate
+// .ci/run runs the same two commands, in the environment of a user.
 func TestTheGateRunsTheCommandsOfTheReadme(t *testing.T) {
 	commands := func(document, pattern string) (all []string) {
 		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(readFile(t, document), -1) {
@@ -67,7 +67,7 @@ func TestTheGateRunsTheCommandsOfTheReadme(t *testing.T) {
 	}
 }
 
-// unindented is a text without white space at the beginning and end of its lines.
+// unindented returns a text without white space at the beginning and end of its lines.
 func unindented(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -85,7 +85,8 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// defaults are the constants that options name as their default.
+// defaults maps constants to their values. The documentation of options names these constants as
+// defaults.
 var defaults = map[string]any{
 	"pleg.DefaultRelistPeriod":          pleg.DefaultRelistPeriod,
 	"pleg.DefaultRelistThreshold":       pleg.DefaultRelistThreshold,
@@ -96,9 +97,9 @@ var defaults = map[string]any{
 	"plegz.DefaultHistory":              plegz.DefaultHistory,
 }
 
-// Every option of the three packages is in docs/REFERENCE.md with its type and its default: the
-// value of the constant that its documentation names, off for one without an argument, and in
-// words for the others.
+// docs/REFERENCE.md lists every option of the three packages with its type and its default. If the
+// option's documentation names a constant, the default is the constant's value. If the option takes
+// no argument, the default is "off". Otherwise, a text describes the default.
 func TestEveryOptionIsInTheTable(t *testing.T) {
 	rows := make(map[string][]string)
 	row := regexp.MustCompile("(?m)^\\| `((?:pleg|cri|plegz)\\.With\\w+)` \\|(.*)\\|$")
@@ -163,7 +164,7 @@ func optionsOf(t *testing.T, dir string) (options []*ast.FuncDecl) {
 	return options
 }
 
-// parameters returns the types of a function's parameters, "–" if it has none.
+// parameters returns the types of a function's parameters, or "–" if there are no parameters.
 func parameters(t *testing.T, f *ast.FuncDecl) string {
 	t.Helper()
 	var types []string

@@ -36,7 +36,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.StringVar(&f.nodeName, "node-name", hostname, "name of the node")
 	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
-	// The limits have the names and defaults of the kubelet's configuration.
+	// The following flags use the names and defaults of the kubelet's configuration.
 	f.limits.LogSize.Quantity = resource.MustParse("10Mi")
 	set.Var(&f.limits.LogSize, "container-log-max-size", "size at which a log is rotated")
 	set.IntVar(&f.limits.LogFiles, "container-log-max-files", 5, "files that a container's log may have")

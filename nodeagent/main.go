@@ -1,10 +1,11 @@
-// Command nodeagent runs pods from manifest files on a container runtime, and keeps them running. It is small, and
-// shows how to build a node agent on the library:
+// Command nodeagent runs pods from manifest files on a container runtime, and keeps them running.
+// It is a small example of a node agent that uses the library:
 //
 //	go run .
 //	go run . --runtime-endpoint unix:///run/containerd/containerd.sock --manifests DIR
 //
-// The first command runs its own manifests on a runtime in this process, and needs no privileges. See README.md.
+// The first command runs the embedded manifests on a simulated runtime inside the process. It needs
+// no privileges. See README.md.
 package main
 
 import (
@@ -73,7 +74,8 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		f.endpoint, f.stateDir = node.Endpoint, cmp.Or(f.stateDir, node.Dir)
 		f.manifests = cmp.Or(f.manifests, filepath.Join(node.Dir, "manifests"))
 	}
-	// The library has its own connection, so that changes never delay lists.
+	// The library uses a separate connection, so that the agent's calls never delay the library's
+	// lists.
 	reader, err := cri.Dial(f.endpoint, cri.WithLogger(logger), cri.WithExitsDir(f.exitEvents))
 	if err != nil {
 		return err
@@ -118,7 +120,7 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
-	if !inProcess { // the runtime in this process has neither logs nor a disk
+	if !inProcess { // the simulated runtime writes no logs and uses no disk
 		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
 	}
 	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
@@ -133,11 +135,12 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+socket,
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: retry}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // the maximum output of a command
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20))) // 16 MiB, for a command's output
 }
 
-// makePrivate makes directories that only the agent's user may enter, and closes directories that an earlier agent left
-// open. A container's root may leave a setuid program in a volume, which would be root's on the host too.
+// makePrivate creates directories that only the agent's user may enter, and restricts directories
+// that an earlier version left open. Otherwise, host users could run setuid programs that a
+// container's root left in a volume.
 func makePrivate(dirs ...string) error {
 	for _, dir := range dirs {
 		err := os.MkdirAll(dir, 0o700)
@@ -156,13 +159,14 @@ func makePrivate(dirs ...string) error {
 	return nil
 }
 
-// lock makes sure that no other agent uses a state directory or a runtime: two would remove each other's pods. The lock
-// ends with the process. The file stays, or two other agents could lock two files. Only the agent's user may open it.
+// lock locks a state directory or a runtime, because two agents would remove each other's pods. The
+// lock ends with the process. The lock file stays, because otherwise two agents could lock two
+// different files. Only the agent's user may open the file.
 func lock(path string) (held io.Closer, err error) {
 	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if this fails, opening the file fails too
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err == nil {
-		err = file.Chmod(0o600) // an earlier version let everybody open it
+		err = file.Chmod(0o600) // an earlier version let every user open the file
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock file: %w", err)

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// output is a file that is written and read at the same time.
+// output is a file that the agent writes while the test reads it.
 type output struct{ *os.File }
 
 func newOutput(t *testing.T) output {
@@ -60,7 +60,7 @@ func (o output) await(t *testing.T, pattern string, limit time.Duration) {
 	}
 }
 
-// begin runs an agent; ended ends it.
+// begin starts an agent. The function ended stops the agent and waits for its end.
 func begin(t *testing.T, f flags) (stdout, stderr output, ended func()) {
 	t.Helper()
 	stdout, stderr = newOutput(t), newOutput(t)
@@ -85,7 +85,7 @@ func parsed(t *testing.T, args ...string) flags {
 	return f
 }
 
-// get returns what an agent serves at a path. The agent's address is in its output.
+// get returns the body that an agent serves at a path. It reads the agent's address from stderr.
 func get(t *testing.T, stderr output, path string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addressOf(t, stderr)+path, http.NoBody)
@@ -119,8 +119,8 @@ func served(t *testing.T, stderr output) map[string]v1.Pod {
 	return pods
 }
 
-// Without arguments, the agent has a web server ready within three seconds, serves its pods, and
-// leaves nothing behind.
+// Without arguments, the agent runs its embedded manifests, and one web server is ready within
+// three seconds. The agent serves all its pods. When it ends, it leaves no temporary files.
 func TestEmbedded(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
@@ -156,7 +156,8 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// Every bad manifest has a clear error, good ones run, and no pod ends while the directory is missing.
+// The agent logs a clear error for each bad manifest, and runs the good manifests. While the
+// directory of manifests is missing, no pod ends.
 func TestBadInput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	pod := func(name, image, more string) string {
@@ -235,7 +236,8 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// The agent's own manifests are valid.
+// The embedded manifests are valid, and the simulated runtime contains a program for each of their
+// images.
 func TestShippedManifests(t *testing.T) {
 	files, err := shipped.ReadDir("manifests")
 	if err != nil || len(files) < 6 {
@@ -259,7 +261,8 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// The README's tour names every file, and no file that does not exist.
+// README's section "The path of a pod" names every Go file except tests, and no file that does not
+// exist.
 func TestWalk(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -311,8 +314,9 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A second agent refuses to start with the same state directory, or with the same runtime by any name. The lock ends
-// with its holder. An agent waits for a runtime that has not started yet.
+// A second agent refuses to start with the same state directory or the same runtime, even if it
+// names the runtime's socket differently. Once the first agent has ended, another agent can start.
+// An agent waits for a runtime that has not started yet.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {

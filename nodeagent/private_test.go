@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// nobody returns the output of a shell script that it runs as an unprivileged user.
+// nobody runs a shell script as an unprivileged user, and returns the script's output. Without
+// root, it skips the test.
 func nobody(t *testing.T, script string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -44,8 +45,8 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// An unprivileged user can access no volume with a setuid program, log, status or lock of an agent, even if an earlier
-// version left it open.
+// An unprivileged user cannot access the agent's volumes, logs, state directory or locks, even if
+// an earlier version left them open to every user.
 func TestUnprivilegedUser(t *testing.T) {
 	dir := openDir(t)
 	state := filepath.Join(dir, "state")
@@ -67,7 +68,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	if err := errors.Join(append(made, os.Chmod(volume, 0o777))...); err != nil {
 		t.Fatal(err)
 	}
-	attempts := map[string]string{ // scripts that say "done" if they succeed
+	attempts := map[string]string{ // scripts that print "done" if they succeed
 		"setuid":     `[ "$(` + volume + `/id -u)" = 0 ] && echo done`,
 		"volume":     "touch " + volume + "/x && echo done",
 		"log":        "cat " + state + "/logs/*/log > /dev/null && echo done",
@@ -91,13 +92,14 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 }
 
-// A state directory is refused if others own it or may write to it, because its content cannot be trusted.
+// The agent refuses a state directory if another user owns it or may write to it, because its
+// content cannot be trusted.
 func TestStateDirectoryOfOthers(t *testing.T) {
 	dir := openDir(t)
 	for name, prepare := range map[string]func(path string) error{
 		"writable": func(path string) error { return os.Chmod(path, 0o777|os.ModeSticky) },
 		"another's": func(path string) error {
-			nobody(t, "true") // skips the test without root
+			nobody(t, "true") // skips the test if it does not run as root
 			return os.Chown(path, 65534, -1)
 		},
 	} {

@@ -15,14 +15,16 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// If another program has the address, the agent tries again every listenPeriod. Each connection takes an open file.
+// listenPeriod is how often the agent tries to listen on an address that another program uses.
+// maxConnections limits the page's connections, because each connection uses an open file.
 const listenPeriod, maxConnections = 5 * time.Second, 64
 
-// serve serves the pages of the node at an address until ctx ends, to requests of this machine. Any user's program may
-// take the address first: then serve tries again, and the pods do not wait for it.
+// serve serves the node's pages at an address until ctx ends. It answers only requests from this
+// machine. If another program uses the address, serve tries again every listenPeriod. The pods run
+// in the meantime.
 func serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
 	server := &http.Server{Handler: plegz.Guard(pages), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // there is nothing to be done about it
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // nothing can be done about an error
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {

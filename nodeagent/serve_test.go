@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// addressOf waits for the address in an agent's output, and returns it.
+// addressOf waits until an agent has printed its address, and returns the address.
 func addressOf(t *testing.T, stderr output) string {
 	t.Helper()
 	stderr.await(t, `http://[^/]+/`, 10*time.Second)
 	return regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(stderr.String())[1]
 }
 
-// Pages answer only this machine and only reading requests. A page of another site can read none, by any host name.
+// The pages answer only read requests that name a loopback host. Scripts and frames of other web
+// sites cannot read the pages, under any host name.
 func TestGuard(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	defer ended()
@@ -68,8 +69,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// The pages hide what the agent's private files protect: values of the environment, headers of probes and hooks, and
-// kubectl's annotation, which has all of these.
+// The pages contain no values of environment variables, no headers of probes and hooks, and no
+// annotations, because these may be secrets. The agent's files contain them, but are private.
 func TestPodsWithoutSecrets(t *testing.T) {
 	dir := t.TempDir()
 	const manifest = `{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {kept: s3cret, priority: s3cret}},
@@ -96,8 +97,8 @@ func TestPodsWithoutSecrets(t *testing.T) {
 	}
 }
 
-// While another program has the port, the pods run and the log has the error. Once the port is free, the page is
-// served.
+// While another program uses the port, the pods run and the agent logs the error. Once the port is
+// free, the agent serves its page.
 func TestTakenPort(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -116,7 +117,8 @@ func TestTakenPort(t *testing.T) {
 	get(t, stderr, "/pods")
 }
 
-// Idle connections take at most maxConnections of the agent's open files, and do not prevent its end.
+// If clients open many idle connections, the agent keeps at most maxConnections of them open. The
+// agent can still end.
 func TestConnectionsAreBounded(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	address := addressOf(t, stderr)
@@ -128,7 +130,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return len(entries)
 	}
 	before := files()
-	const many, others = 4 * maxConnections, 20 // others: files that the agent opens meanwhile
+	const many, others = 4 * maxConnections, 20 // others allows for other files that the agent opens
 	for range many {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

@@ -21,7 +21,8 @@ type pages struct {
 	refused func() []v1.Pod
 }
 
-// handler serves /pods and a page of the pods. It passes other paths to rest, and serves the page of rest at /events/.
+// handler serves /pods, and a page of the pods at /. It passes all other requests to rest. The main
+// page of rest is at /events/.
 func (p pages) handler(rest http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
@@ -35,7 +36,8 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	return mux
 }
 
-// list returns all pods. If a change of a running pod was refused, the pod has the reason.
+// list returns all pods. If the agent refused a manifest for a running pod, the pod's status
+// contains the reason.
 func (p pages) list() *v1.PodList {
 	list := p.running()
 	for _, pod := range p.refused() {
@@ -49,8 +51,9 @@ func (p pages) list() *v1.PodList {
 	return list
 }
 
-// withoutSecrets returns the fields of pods that every user may see: no values of environments and headers, and no
-// annotations, because kubectl stores the whole manifest in one. Command lines stay: a host shows them to everybody.
+// withoutSecrets removes the fields that not every user may see: the values of environment
+// variables and headers, and annotations, where kubectl stores the whole manifest. Command lines
+// stay, because every user of the host can see them anyway.
 func withoutSecrets(fields any) any {
 	switch v := fields.(type) {
 	case []any:
@@ -70,7 +73,7 @@ func withoutSecrets(fields any) any {
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
 	ParseFS(shipped, "page.html"))
 
-// restarts collects the restarts of containers as a metric with the name in kube-state-metrics.
+// restarts collects the restart counts of containers. The metric is named as in kube-state-metrics.
 func (p pages) restarts(metrics chan<- prometheus.Metric) {
 	for _, pod := range p.running().Items {
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -85,10 +88,10 @@ var restartsTotal = prometheus.NewDesc("kube_pod_container_status_restarts_total
 
 const timeLayout = "15:04:05.000"
 
-// printer returns a function that prints a line for each change of a pod's status. Only one goroutine may call it at a
-// time.
+// printer returns a function that prints a line for each change of a pod's status. The function is
+// not safe for concurrent use.
 func printer(w io.Writer) func(*v1.Pod) {
-	last := map[string]string{} // by pod
+	last := map[string]string{} // the last printed line, by pod name
 	return func(pod *v1.Pod) {
 		line := describe(*pod)
 		if name := pod.Namespace + "/" + pod.Name; last[name] != line {
@@ -98,7 +101,8 @@ func printer(w io.Writer) func(*v1.Pod) {
 	}
 }
 
-// describe returns a pod's status as a line: "Running  ready 1/1  web: running, restarts 2".
+// describe returns a pod's status as one line, such as "Running  ready 1/1  web: running, restarts
+// 2".
 func describe(pod v1.Pod) string {
 	ready, containers := 0, []string{}
 	for _, s := range pod.Status.ContainerStatuses {

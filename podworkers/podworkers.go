@@ -1,20 +1,21 @@
 // Package podworkers brings pods to a desired state, with a worker for each pod. A worker is a
-// goroutine: it looks at its pod, does one thing, and looks again, until nothing is left to do. Then
-// it waits for an event.
+// goroutine. It reads its pod's status, takes one action, and reads the status again, until nothing
+// is left to do. Then it waits for an event.
 //
-// Agents that restart or recreate containers, and kubelets, have such workers. This package solves
-// the hard parts:
+// Agents that restart or recreate containers need such workers. Kubelets need them too. This
+// package solves the hard parts:
 //
-//   - A worker never acts on a status older than its last action. It looks with
+//   - A worker never acts on a status older than its last action. It reads the status with
 //     PodCache.LookupNewerThan, which lists the pod at once.
-//   - A worker misses no event and polls nothing. Events that come while it is busy are combined.
+//   - A worker misses no event and does not poll. If several events come while the worker is busy,
+//     they cause only one more call of Sync.
 //   - A failure is retried, after a wait that doubles.
 //   - A pod that is stuck in the runtime delays only its own worker.
-//   - A worker ends with its pod.
+//   - A worker ends when its pod is gone.
 //
 // This is the life of a worker:
 //
-//	look ──▶ Sync ──▶ Acted: look again, at what was observed since
+//	read ──▶ Sync ──▶ Acted: read again, a status that was observed since
 //	 ▲        ├─────▶ an error: wait for the back-off, an event, or Wake
 //	 │        ├─────▶ nothing done: wait for After, an event, or Wake
 //	 └────────┘       Done, or the pod is gone and nothing was done: the worker ends
@@ -34,48 +35,51 @@ import (
 	"github.com/kubepleg/pleg/internal/core/backoff"
 )
 
-// Result is what a successful Sync did, and what it needs next. The zero Result means that it did
-// nothing, and that the worker waits for an event. The Result of a Sync that fails is ignored.
+// Result reports what a successful Sync did, and when the worker calls Sync again. The zero Result
+// means that Sync did nothing and that the worker waits for an event. If Sync returns an error, the
+// worker ignores the Result.
 type Result struct {
-	// Acted is true if Sync did something. Sync is then called again at once, with a status that
-	// was observed after it returned. The other fields are then ignored.
+	// Acted is true if Sync did something. The worker then ignores the other fields. It calls Sync
+	// again at once, with a status that was observed after Sync returned.
 	Acted bool
-	// After is how long, in real time, the worker waits for an event before it calls Sync again;
-	// zero or less means no limit. If After is positive, the worker waits even if its pod is gone.
+	// After limits, in real time, how long the worker waits for an event before it calls Sync
+	// again. Zero or less means no limit. If After is positive, the worker waits even if its pod is
+	// gone.
 	After time.Duration
-	// Done is true if the worker is to end although its pod exists. After is then ignored. If an
-	// event or Wake came since the worker looked, Sync is called again instead. With Run, the pod's
-	// next container event or PodSync starts another worker.
+	// Done is true if the worker must end although its pod exists. After is then ignored. If an
+	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
+	// With Run, the pod's next container event or PodSync starts another worker.
 	Done bool
 }
 
-// SyncFunc brings a pod closer to its desired state. A call does at most one thing, because its
-// status does not show the effect; with Result.Acted, SyncFunc is called again. If the pod is gone,
-// exists is false and status has only the ID; there may be several such calls. The status is shared
-// and must not be modified.
+// SyncFunc brings a pod closer to its desired state. A call should take at most one action, because
+// its status does not show the action's effect. After an action, the call returns Result.Acted, and
+// SyncFunc is called again. If the pod is gone, exists is false and status contains only the ID.
+// There may be several such calls. The status is shared and must not be modified.
 //
-// After an error, it is called again with a back-off, and with a status that was observed after it
-// failed. A panic is not recovered.
+// After an error, SyncFunc is called again with a back-off, and with a status that was observed
+// after the failure. A panic is not recovered.
 //
-// Calls for one pod never overlap; calls for different pods do. ctx is the context of the Run or
-// Add that started the worker. A Sync that may block for long must return when ctx ends. It may call
-// Add and Wake: for its own pod, SyncFunc is then called once more. It must not call Wait or Run.
+// Calls for one pod never overlap; calls for different pods do. ctx is the context of the call of
+// Run or Add that started the worker. If SyncFunc may block for long, it must return when ctx ends.
+// SyncFunc may call Add and Wake. If it calls them for its own pod, it is called once more. It must
+// not call Wait or Run.
 type SyncFunc func(ctx context.Context, status *pleg.PodStatus, exists bool) (Result, error)
 
-// Options configure Workers. Sync is required; the rest has defaults.
+// Options configure Workers. Sync is required; the other fields are optional.
 type Options struct {
 	// Sync is called by the workers. It must not be nil.
 	Sync SyncFunc
-	// FirstRetry is the wait after the first failure of a pod. It doubles with each further
-	// failure, up to LongestRetry, and is reset when Sync has nothing left to do. Waits are in real
-	// time. Zero or less selects the default: 100 ms and 10 s.
+	// FirstRetry is the wait after the first failure of a pod. The wait doubles with each further
+	// failure, up to LongestRetry. It is reset when Sync has nothing left to do. Waits are in real
+	// time. Zero or less selects the default: 100 ms for FirstRetry, 10 s for LongestRetry.
 	FirstRetry, LongestRetry time.Duration
 	// OnError is called in the worker's goroutine for each failure of Sync or of the pod's
-	// inspection, with the wait that follows. If it is nil, failures are not reported.
+	// inspection. retry is the wait that follows. If OnError is nil, failures are not reported.
 	OnError func(pod types.UID, err error, retry time.Duration)
 }
 
-// Workers has the workers of an agent, at most one per pod. Its methods are safe for concurrent
+// Workers runs the workers of an agent, at most one per pod. Its methods are safe for concurrent
 // use.
 type Workers struct {
 	// Set once by New.
@@ -84,13 +88,13 @@ type Workers struct {
 	retry     backoff.Policy
 
 	mu    sync.Mutex
-	wakes map[types.UID]chan struct{} // of the workers, with capacity 1; guarded by mu
+	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
 
 	joined sync.WaitGroup
 }
 
-// New returns Workers without any worker. The generator must run, or workers do not see the effect
-// of their actions. New panics if generator or options.Sync is nil.
+// New returns Workers without any worker. The generator must run. Otherwise, workers do not see the
+// effect of their actions. New panics if generator or options.Sync is nil.
 func New(generator *pleg.GenericPLEG, options Options) *Workers {
 	if generator == nil || options.Sync == nil {
 		panic("podworkers: New needs a generator and a Sync") //nolint:forbidigo // a mistake in the program
@@ -106,15 +110,15 @@ func New(generator *pleg.GenericPLEG, options Options) *Workers {
 	return w
 }
 
-// Run adds a worker for each present and future pod of the runtime that want accepts, and wakes it
-// at each event of the pod. want is called like Handler.Want; nil accepts all pods.
+// Run adds a worker for each present and future pod that want accepts, and wakes the worker at each
+// event of the pod. want is called like Handler.Want. If want is nil, Run accepts all pods.
 //
-// When ctx ends, Run returns the cause of ctx, once all workers have ended. It also waits for workers
-// of other calls of Run and Add. When the generator stops, Run returns nil at once. Its workers go
-// on: another Run uses them, and they end with ctx.
+// When ctx ends, Run waits until all workers have ended, including workers of other calls of Run
+// and Add. Then it returns the cause of ctx. When the generator stops, Run returns nil at once. Its
+// workers continue until ctx ends, and another call of Run uses them.
 //
-// An agent that learns of its pods elsewhere does not need Run: it calls Add for them, and Wake at
-// the events of its own Handler.
+// If an agent learns of its pods from another source, it does not need Run. It calls Add for these
+// pods, and calls Wake at the events of its own Handler.
 func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
 	changed := func(e *pleg.PodLifecycleEvent) {
 		if _, exists, _ := w.generator.Cache().Lookup(e.ID); exists {
@@ -138,9 +142,9 @@ func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pl
 	return err
 }
 
-// Add starts the worker of a pod, or wakes the worker that the pod has. A worker that Add has started
-// ends when ctx does. The pod need not exist yet. If ctx has ended, Add starts no worker. It never
-// blocks.
+// Add starts a worker for a pod. If there is already a worker for the pod, Add wakes that worker. A
+// worker that Add has started ends when ctx ends. The pod need not exist yet. If ctx has ended, Add
+// starts no worker. Add never blocks.
 func (w *Workers) Add(ctx context.Context, pod types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,8 +156,8 @@ func (w *Workers) Add(ctx context.Context, pod types.UID) {
 	w.joined.Go(func() { w.work(ctx, pod, wake) })
 }
 
-// Wake makes the pod's worker call Sync, and reports whether the pod has a worker. If Sync is
-// running, it is called once more afterwards. Wake never blocks.
+// Wake makes the pod's worker call Sync, and reports whether there is a worker for the pod. If Sync
+// is running, the worker calls Sync once more afterwards. Wake never blocks.
 func (w *Workers) Wake(pod types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,20 +175,20 @@ func (w *Workers) wakeLocked(pod types.UID) bool {
 	return found
 }
 
-// Wait returns when all workers have ended. It must only be called when the context of every Add has
-// ended, or no further Add begins.
+// Wait returns when all workers have ended. Wait must be called only when the contexts of all calls
+// of Add have ended, or when no further call of Add can begin.
 func (w *Workers) Wait() {
-	w.mu.Lock()   // an Add that checked its context in time has started its worker by now
+	w.mu.Lock()   // waits for each Add in progress, which may still start a worker
 	w.mu.Unlock() //nolint:staticcheck // nothing is done under it
 	w.joined.Wait()
 }
 
-// work is a worker.
+// work runs the worker of a pod until the worker ends.
 func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{}) {
 	acted, failures := time.Time{}, 0
 	for {
 		select {
-		case <-wake: // the lookup below sees the change
+		case <-wake: // w.sync below will see the change
 		default:
 		}
 		result, exists, err := w.sync(ctx, pod, &acted)
@@ -200,7 +204,7 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 				w.options.OnError(pod, err, after)
 			}
 			await(ctx, wake, after)
-		case result.Acted: // keep failures: this may be a step of a retry
+		case result.Acted: // failures stays, because this action may be a step of a retry
 		case (result.Done || !exists && after <= 0) && w.end(pod, wake):
 			return
 		default:
@@ -210,8 +214,8 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 	}
 }
 
-// sync looks up the pod as it was after acted, and calls Sync. If Sync may have done something,
-// acted is set to now.
+// sync calls Sync with a status that was observed after acted. If Sync may have done something,
+// sync sets acted to the present time.
 func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (result Result, exists bool, err error) {
 	status, exists, err := w.generator.Cache().LookupNewerThan(ctx, pod, *acted)
 	if err != nil {
@@ -224,7 +228,8 @@ func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (re
 	return result, exists, err
 }
 
-// await waits until the worker is woken, ctx ends or, if after is positive, that time has passed.
+// await waits until the worker is woken or ctx ends. If after is positive, it waits no longer than
+// after.
 func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 	var passed <-chan time.Time
 	if after > 0 {
@@ -239,7 +244,8 @@ func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 	}
 }
 
-// end removes a worker, unless it has been woken since its last look. It reports whether it did.
+// end removes a worker and returns true. If the worker was woken since it last read the status, end
+// does nothing and returns false.
 func (w *Workers) end(pod types.UID, wake <-chan struct{}) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

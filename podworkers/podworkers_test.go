@@ -24,13 +24,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBroken = errors.New("broken")
 
-// call is a call of Sync or OnError, in words, and when it came.
+// call describes a call of Sync or OnError, and when the call came.
 type call struct {
 	what string
 	at   time.Duration // since the node began
 }
 
-// ticking is a clock that never has the same time twice, unlike a bubble's clock.
+// ticking is a clock that never returns the same time twice, unlike the clock of a bubble.
 type ticking struct {
 	clock.RealClock
 	ticks atomic.Int64
@@ -44,14 +44,15 @@ type node struct {
 	*podworkers.Workers
 	g     *pleg.GenericPLEG
 	began time.Time
-	ctx   context.Context // of the workers, until end is called
+	ctx   context.Context // the context of the workers, which end cancels
 	end   context.CancelFunc
 
 	mu    sync.Mutex
 	calls map[types.UID][]call
 }
 
-// newNode starts a node with some pods until the test ends, and records the calls of sync.
+// newNode starts a node with these pods, and records the calls of Sync and OnError. The node stops
+// when the test ends.
 func newNode(t *testing.T, sync podworkers.SyncFunc, pods ...*pleg.Pod) *node {
 	n := &node{Runtime: plegtest.NewRuntime(), began: time.Now(), calls: make(map[types.UID][]call)}
 	n.g = pleg.NewGenericPLEG(n.Runtime, 0, time.Second, pleg.NewCache(), &ticking{})
@@ -89,12 +90,13 @@ func (n *node) note(pod types.UID, what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := call{what, time.Since(n.began).Truncate(time.Millisecond)}
-	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // several events at once may cause several calls
+	if all := n.calls[pod]; len(all) == 0 || all[len(all)-1] != c { // simultaneous events may cause equal calls
 		n.calls[pod] = append(all, c)
 	}
 }
 
-// takes fails the test unless these are the calls for a pod since the last takes.
+// takes fails the test if the calls for a pod differ from want. It removes the calls that it has
+// checked.
 func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	t.Helper()
 	synctest.Wait()
@@ -106,7 +108,7 @@ func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	delete(n.calls, pod)
 }
 
-// run starts workers for the node's pods, and waits until each has looked.
+// run starts workers for the node's pods, and waits until each worker has called Sync.
 func (n *node) run() {
 	go func() { _ = n.Run(n.ctx, nil) }()
 	synctest.Wait()
@@ -118,7 +120,8 @@ func idle(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
 
 const ms = time.Millisecond
 
-// New refuses to make workers that would panic later, in their goroutines.
+// New panics if generator or Sync is nil. Otherwise, the workers would panic later, in their
+// goroutines.
 func TestNewPanics(t *testing.T) {
 	g := pleg.New(plegtest.NewRuntime())
 	for name, f := range map[string]func(){
@@ -136,8 +139,8 @@ func TestNewPanics(t *testing.T) {
 	}
 }
 
-// A worker that has acted sees what it has done, at once, without an event: it never restarts a
-// container twice.
+// After an action, a worker sees the action's effect at once, without an event. Therefore, it
+// restarts a container only once.
 func TestActsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n *node
@@ -154,13 +157,13 @@ func TestActsOnce(t *testing.T) {
 		time.Sleep(5*time.Second + 500*ms)
 		n.takes(t, "a", call{"app running", 0})
 		n.ExitContainer("a", "app", 1, "Error")
-		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // for the exit only
+		n.Emit(pleg.ContainerEvent{PodUID: "a"}) // reports the exit, but not the restart
 		time.Sleep(time.Minute)
 		n.takes(t, "a", call{"app exited", 5500 * ms}, call{"app' running", 5520 * ms})
 	})
 }
 
-// Events that come while a worker is busy are combined, and not lost.
+// If a worker is woken several times while it is busy, it calls Sync exactly once more.
 func TestEventsWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
@@ -177,8 +180,9 @@ func TestEventsWhileBusy(t *testing.T) {
 	})
 }
 
-// A failure is retried after a wait that doubles, up to the longest. An action in between does not
-// end the back-off; having nothing left to do does. Wake ends the wait.
+// After each failure, the worker waits twice as long before it retries, up to LongestRetry. An
+// action between two failures does not reset the wait. A call of Sync with nothing left to do
+// resets it. Wake ends the wait.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan func() (podworkers.Result, error), 20)
@@ -221,7 +225,8 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// A pod whose inspection fails is not synced, and is synced once it succeeds.
+// If a pod's inspection fails, the worker does not call Sync. It calls Sync once an inspection
+// succeeds.
 func TestInspectionFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle)
@@ -260,7 +265,8 @@ func TestPodThatHangs(t *testing.T) {
 	})
 }
 
-// A worker ends with its pod, after a last call, and another begins when the pod comes back.
+// When a pod is gone, its worker calls Sync a last time and ends. If the pod comes back, another
+// worker starts.
 func TestEndsWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")))
@@ -277,8 +283,8 @@ func TestEndsWithItsPod(t *testing.T) {
 	})
 }
 
-// A worker of a pod that does not exist stays while it has something to wait for, or if it is woken
-// during its last call.
+// If a pod does not exist, its worker still waits for After. If the worker is woken during its last
+// call of Sync, it calls Sync again before it ends.
 func TestWorkerOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan podworkers.Result, 3)
@@ -301,7 +307,7 @@ func TestWorkerOfNoPod(t *testing.T) {
 	})
 }
 
-// A worker may be done with a pod that exists.
+// If Sync returns Done, the worker ends although its pod exists.
 func TestDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
@@ -317,7 +323,8 @@ func TestDone(t *testing.T) {
 	})
 }
 
-// Only the pods that are wanted have workers, and Run returns when all have ended.
+// Run starts workers only for the pods that want accepts. When ctx ends, Run returns after all
+// workers have ended.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(ctx context.Context, _ *pleg.PodStatus, _ bool) (podworkers.Result, error) {
@@ -339,7 +346,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// When the generator stops, Run returns, and the workers are there for another Run.
+// When the generator stops, Run returns. Its workers continue, and another call of Run uses them.
 func TestRunUntilStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, idle, plegtest.NewPod("a", plegtest.Running("app")))

@@ -23,8 +23,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// onNode runs a test in a bubble, on a simulated containerd with a generator. The node has the pod
-// shop/cart-0. Full lists begin at whole seconds, so other times are between two lists.
+// onNode runs a test in a bubble, on a simulated containerd with a generator. The pod shop/cart-0
+// runs on the node. Full lists begin at whole seconds, so a test can act between two lists.
 func onNode(t *testing.T, test func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		var l atomic.Pointer[bufconn.Listener]
@@ -79,7 +79,7 @@ func (n *node) remove(id string) {
 	}
 }
 
-// restart stops the runtime for ten seconds.
+// restart stops the runtime for ten seconds, and waits for ten seconds after the runtime's start.
 func (n *node) restart() {
 	n.t.Helper()
 	n.server.Down()
@@ -90,12 +90,13 @@ func (n *node) restart() {
 	time.Sleep(10 * time.Second)
 }
 
-// After a restart of the runtime, Listen reports containers as before, and none twice. Get returns a
-// container before a list shows it, and for a minute after its end.
+// After a restart of the runtime, Listen still reports new and removed containers, and reports no
+// container twice. Get finds a new container before the next periodic list, and finds a removed
+// container for one minute.
 func TestFalcoEngine(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		app := n.run("app")
-		time.Sleep(1500 * time.Millisecond) // the first list may have come before the container
+		time.Sleep(1500 * time.Millisecond) // the first list may have begun before the container
 		engine := NewEngine(n.generator, n.cache)
 		list, err := engine.List(t.Context())
 		if err != nil || len(list) != 1 || list[0].ContainerID != app || list[0].Labels["team"] != "checkout" {
@@ -147,8 +148,9 @@ func TestFalcoEngine(t *testing.T) {
 	})
 }
 
-// Falco's kernel side asks with 12 characters of an ID. Listen reports the creation and removal of a
-// container even if the runtime never answers with its status.
+// Get finds a container by the first 12 characters of its ID, as Falco's kernel side requires. If
+// the runtime never returns a container's status, Listen still reports the container's creation and
+// removal.
 func TestFalcoEngineWithoutStatus(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		engine := NewEngine(n.generator, n.cache)
@@ -194,11 +196,11 @@ func TestFalcoEngineWithoutStatus(t *testing.T) {
 	})
 }
 
-// After a restart of the runtime, Get finds containers as before: as soon as a list shows them or a
-// hook reports them, and for a minute after their end.
+// Before and after a restart of the runtime, Get finds a container once a list shows the container
+// or a hook adds it. Get still finds a removed container for one minute.
 func TestTetragonCgroups(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
-		// inode is the ID of a container's cgroup on this node.
+		// inode returns the ID of a container's cgroup in this test.
 		inode := func(containerID string) (cgroupID uint64, ok bool) {
 			cgroupID, err := strconv.ParseUint(containerID[:15], 16, 64)
 			return cgroupID, err == nil
@@ -248,8 +250,9 @@ func TestTetragonCgroups(t *testing.T) {
 	})
 }
 
-// During and after a restart of the runtime, processes have their labels. Labels of an unknown
-// container may not be kept; labels of a container that is gone are found for a minute.
+// AddMetadata finds the labels of a process during and after a restart of the runtime. If a
+// container is removed, AddMetadata still finds its labels for one minute. If a container is
+// unknown, AddMetadata returns false.
 func TestParcaMetadata(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		proc := fstest.MapFS{"1/cgroup": {Data: []byte("0::/init.scope\n")}}

@@ -1,7 +1,7 @@
-// Package adopting implements interfaces of three agents on the library, each in a file: what
-// Falco's container plugin, Tetragon and parca-agent need from a node's runtime. The interfaces
-// here copy those of the agents, with types of the library and of Go, and only their methods for
-// containers. docs/ADOPTING.md has the tables.
+// Package adopting implements interfaces of Falco's container plugin, Tetragon and parca-agent on
+// top of the library. Each file implements the interface of one agent. The interfaces are copies of
+// the agents' interfaces. They include only the methods for containers, and use only types of the
+// library and of Go. docs/ADOPTING.md explains each agent's migration.
 //
-// Each implementation takes a started generator and the generator's cache.
+// Each implementation needs a started generator, the generator's cache, or both.
 package adopting

@@ -7,23 +7,23 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Engine is what Falco's container plugin needs from a container engine.
+// Engine is the interface of a container engine in Falco's container plugin.
 type Engine interface {
 	// List returns the running containers.
 	List(ctx context.Context) ([]Event, error)
 	// Listen sends created and removed containers until ctx ends. Then it closes the channel and
 	// calls wg.Done.
 	Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error)
-	// Get returns the container whose ID begins with these 12 or more characters, or nil. Falco calls
-	// it for a container that it first sees in the kernel.
+	// Get returns the container with an ID, or nil. containerID may be the first 12 or more
+	// characters of the ID. Falco calls Get when it first sees a container in the kernel.
 	Get(ctx context.Context, containerID string) (*Event, error)
 }
 
-// Event is a container that is created or removed.
+// Event describes a container that runs, was created or was removed.
 type Event struct {
 	ContainerID, Name, Image string
 	PodUID, Pod, Namespace   string
-	Labels                   map[string]string // the pod's
+	Labels                   map[string]string // labels of the pod
 	IPs                      []string
 	Removed                  bool
 }
@@ -52,14 +52,15 @@ func (f falcoEngine) List(ctx context.Context) (events []Event, err error) {
 	return events, nil
 }
 
-// Listen begins with the existing containers, so that none is lost between List and Listen. A list
-// provides everything but the addresses. So if the runtime never answers with the container's status,
-// Listen reports the container after the generator's request timeout.
+// Listen first sends the existing containers, so that no container is lost between List and Listen.
+// Only the addresses come from the container's status; a list contains all other fields. Therefore,
+// if the runtime never returns the status, Listen still reports the container after the generator's
+// request timeout.
 func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Event, error) {
 	events := make(chan Event)
 	send := func(e *pleg.PodLifecycleEvent) {
 		c, removed := e.Container, e.Type == pleg.ContainerRemoved
-		pod, _ := f.cache.ByContainerID(c.ID.ID) // also for a minute after its end
+		pod, _ := f.cache.ByContainerID(c.ID.ID) // finds the pod for one minute after its end
 		select {
 		case events <- Event{ContainerID: c.ID.ID, Name: c.Name, Image: c.Image, PodUID: string(e.ID), Pod: e.Pod.Name,
 			Namespace: e.Pod.Namespace, Labels: e.Pod.Labels, IPs: pod.IPs, Removed: removed}:
@@ -68,14 +69,14 @@ func (f falcoEngine) Listen(ctx context.Context, wg *sync.WaitGroup) (<-chan Eve
 	}
 	wg.Go(func() {
 		defer close(events)
-		// The error is only the cause of ctx's end.
+		// Handle's error is only the cause of ctx's end.
 		_ = f.generator.Handle(ctx, pleg.Handler{OnContainerCreated: send, OnContainerRemoved: send})
 	})
 	return events, nil
 }
 
-// Get makes one full list if the container is not known yet. ctx should have a deadline: if the
-// runtime has not returned the status by then, Get returns what the list shows.
+// Get makes one full list if the container is not known yet. ctx should have a deadline. If the
+// runtime has not returned the container's status by then, Get returns the fields from the list.
 func (f falcoEngine) Get(ctx context.Context, containerID string) (*Event, error) {
 	if event := f.find(containerID); event != nil {
 		return event, nil
@@ -94,7 +95,7 @@ func (f falcoEngine) find(containerID string) *Event {
 	}
 	c := pod.FindContainerStatusByID(containerID)
 	if c == nil {
-		return nil // a sandbox
+		return nil // the ID belongs to a sandbox
 	}
 	event := eventOf(pod, c)
 	return &event

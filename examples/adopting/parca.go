@@ -15,22 +15,22 @@ type MetadataProvider interface {
 	AddMetadata(pid int, labels map[string]string) bool
 }
 
-// PodMetadata is a MetadataProvider. It adds the pod and the container of a process, and makes no
-// call to the runtime.
+// PodMetadata is a MetadataProvider. It adds labels of the pod and the container of a process. It
+// makes no calls to the runtime.
 type PodMetadata struct {
 	Cache *pleg.PodCache
-	Proc  fs.FS // os.DirFS("/proc") of the node
+	Proc  fs.FS // the node's /proc, such as os.DirFS("/proc")
 }
 
-// AddMetadata implements MetadataProvider. If the container is not known yet, the agent may not
-// cache the labels: the next sample of the process will have the container's.
+// AddMetadata implements MetadataProvider. If the container is not known yet, AddMetadata returns
+// false, so that the agent asks again for the next sample of the process.
 func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 	containerID, err := containerOf(m.Proc, pid)
 	if err != nil {
 		return false // the process has ended
 	}
 	if containerID == "" {
-		return true // its cgroup names no container, and that does not change
+		return true // the process is in no container, and this does not change
 	}
 	pod, found := m.Cache.ByContainerID(containerID)
 	if !found {
@@ -38,7 +38,7 @@ func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 	}
 	labels["container_id"], labels["namespace"], labels["pod"] = containerID, pod.Namespace, pod.Name
 	for name, value := range pod.Labels {
-		if !strings.HasPrefix(name, "io.kubernetes.") { // the kubelet's own, for CRI
+		if !strings.HasPrefix(name, "io.kubernetes.") { // skip the kubelet's labels for CRI
 			labels["pod_label_"+name] = value
 		}
 	}
@@ -48,13 +48,13 @@ func (m PodMetadata) AddMetadata(pid int, labels map[string]string) bool {
 	return true
 }
 
-// containerOf returns the ID of a process's container, or "" if it is in none.
+// containerOf returns the ID of a process's container, or "" if the process is in no container.
 func containerOf(proc fs.FS, pid int) (string, error) {
 	cgroups, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/cgroup")
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(cgroups)) { // one line on cgroup v2
+	for line := range strings.Lines(string(cgroups)) { // only one line on cgroup v2
 		if id, ok := cri.ContainerIDFromCgroup(strings.TrimSpace(line)); ok {
 			return id, nil
 		}

@@ -8,23 +8,25 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// CgroupMap is Tetragon's Map: which container has a cgroup. The kernel's events carry the
-// cgroup's ID.
+// CgroupMap is Tetragon's Map. It maps the ID of a cgroup to a container. The kernel's events
+// contain the ID of a cgroup.
 type CgroupMap interface {
 	// Get returns the container of a cgroup.
 	Get(cgroupID uint64) (containerID string, ok bool)
-	// Add sets the container of a cgroup. A hook in the runtime may call it before anything else
-	// knows the container.
+	// Add sets the container of a cgroup. A hook in the runtime may call Add before the container
+	// is listed.
 	Add(podUID, containerID string, cgroupID uint64)
 	// Update sets the containers of a pod.
 	Update(podUID string, containerIDs []string)
 }
 
-// PodCgroups is a CgroupMap. It keeps a container that is gone as long as the cache finds it.
+// PodCgroups is a CgroupMap. If a container is gone, PodCgroups keeps it as long as the cache finds
+// it.
 type PodCgroups struct {
 	cache *pleg.PodCache
-	// find returns the ID of a container's cgroup. On cgroup v2 it is the inode of the directory
-	// below /sys/fs/cgroup that is CgroupPath of the runtime's ContainerInfo.
+	// find returns the ID of a container's cgroup. On cgroup v2, the ID is the inode of the
+	// cgroup's directory. The directory's path below /sys/fs/cgroup is CgroupPath in the runtime's
+	// ContainerInfo.
 	find func(containerID string) (cgroupID uint64, ok bool)
 
 	mu      sync.Mutex
@@ -33,7 +35,7 @@ type PodCgroups struct {
 
 type cgroup struct {
 	podUID, containerID string
-	listed              bool // the runtime has listed the container
+	listed              bool // true if the runtime has listed the container
 }
 
 // NewPodCgroups returns an empty map.
@@ -41,8 +43,8 @@ func NewPodCgroups(cache *pleg.PodCache, find func(containerID string) (uint64, 
 	return &PodCgroups{cache: cache, find: find, cgroups: make(map[uint64]*cgroup)}
 }
 
-// Follow updates the map until ctx ends or the generator stops. It replaces a pod informer of the
-// API server.
+// Follow updates the map until ctx ends or the generator stops. With Follow, the agent needs no pod
+// informer and no API server.
 func (m *PodCgroups) Follow(ctx context.Context, generator *pleg.GenericPLEG) error {
 	update := func(e *pleg.PodLifecycleEvent) {
 		status, _ := m.cache.Get(e.ID)
@@ -72,7 +74,7 @@ func (m *PodCgroups) Add(podUID, containerID string, cgroupID uint64) {
 	m.cgroups[cgroupID] = &cgroup{podUID: podUID, containerID: containerID}
 }
 
-// Update implements CgroupMap, and forgets listed containers that the cache no longer finds.
+// Update implements CgroupMap. It also removes listed containers that the cache no longer finds.
 func (m *PodCgroups) Update(podUID string, containerIDs []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

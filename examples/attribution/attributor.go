@@ -15,16 +15,16 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// missFor is how long after a vain search an unknown container is not searched for again.
+// missFor is how long podOf waits before it repeats a search that found no container.
 const missFor = 10 * time.Second
 
-// attributor finds the pod that a process is in now. Its methods may be called from several goroutines.
+// attributor finds the pod of a running process. Its methods are safe for concurrent use.
 type attributor struct {
 	generator *pleg.GenericPLEG
 	proc      string // the host's /proc
 
 	mu     sync.Mutex
-	misses map[string]time.Time // when a search found no container; guarded by mu
+	misses map[string]time.Time // when a search failed, by container ID; guarded by mu
 }
 
 func newAttributor(generator *pleg.GenericPLEG, proc string) *attributor {
@@ -43,7 +43,7 @@ func (a *attributor) lookUp(ctx context.Context, pid string) string {
 			return a.describe(ctx, id, uid)
 		}
 	}
-	// In its own cgroup namespace, this program sees itself and its container at the root.
+	// If this program runs in its own cgroup namespace, it sees its container's cgroup as the root.
 	own, _ := os.ReadFile(filepath.Join(a.proc, "self", "cgroup"))
 	outside := strings.Contains(string(cgroups), ":/../")
 	if !outside && (atRoot(string(own)) || atRoot(string(cgroups))) {
@@ -52,7 +52,7 @@ func (a *attributor) lookUp(ctx context.Context, pid string) string {
 	return "is in no pod"
 }
 
-// atRoot reports whether every line of a /proc/PID/cgroup names a root.
+// atRoot reports whether every line of a /proc/PID/cgroup names the root cgroup.
 func atRoot(cgroups string) bool {
 	for line := range strings.Lines(cgroups) {
 		if !strings.HasSuffix(line, ":/\n") {
@@ -67,7 +67,7 @@ func (a *attributor) describe(ctx context.Context, id string, uid types.UID) str
 	if !found {
 		return fmt.Sprintf("is in the unknown container %.13s", id)
 	}
-	name := "its sandbox" // gVisor runs all processes of a pod there
+	name := "its sandbox" // gVisor runs all processes of a pod in its sandbox
 	if c := pod.FindContainerStatusByID(id); c != nil {
 		name = c.Name
 	}

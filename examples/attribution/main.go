@@ -1,4 +1,4 @@
-// Command attribution prints which pod and container each process on its command line is in.
+// Command attribution prints the pod and the container of each PID on its command line.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := attribute(ctx, "", os.Args[1:]) // searches the default sockets
+	err := attribute(ctx, "", os.Args[1:]) // "" selects the default sockets
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -12,7 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// One list of its pod finds a process of a new container. An unknown container is searched for once.
+// If a process is in a new container, lookUp finds its pod with one list. If a container is
+// unknown, lookUp searches for it only once.
 func TestLookUp(t *testing.T) {
 	server, err := criserver.Start(criserver.WithModel(criserver.CRIOWithoutEvents))
 	if err != nil {
@@ -24,11 +25,12 @@ func TestLookUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer runtime.Close()
-	// Only requested lists find anything: there are no periodic lists and no events.
+	// Without periodic lists and events, only requested lists find containers.
 	generator := pleg.New(runtime, pleg.WithRelistPeriod(time.Hour))
 	generator.Start(t.Context())
 	defer generator.Stop()
-	for generator.HealthReport().Stream.State != pleg.StreamUnsupported { // the refusal leads to one more full list
+	// When the runtime refuses the event stream, the generator makes one more full list.
+	for generator.HealthReport().Stream.State != pleg.StreamUnsupported {
 		time.Sleep(time.Millisecond)
 	}
 	if err := generator.Relist(t.Context()); err != nil {
@@ -74,7 +76,7 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 
-	// In its own cgroup namespace, a program sees its own container and the others of its pod like this.
+	// If a program runs in its own cgroup namespace, the cgroups of processes look like this.
 	sidecar, err := server.RunContainer(sandbox, criserver.ContainerConfig{Name: "sidecar"})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +105,7 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// Without a runtime, the error names the socket.
+// If there is no runtime at the socket, the error names the socket.
 func TestNoRuntime(t *testing.T) {
 	if err := attribute(t.Context(), "/nowhere.sock", nil); err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {
 		t.Error(err)

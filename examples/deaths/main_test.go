@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// The program prints how a container ended, with the reason, and ends with its context.
+// deaths prints how a container ended, with the reason. It returns when its context ends.
 func TestDeaths(t *testing.T) {
 	server, err := criserver.Start()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestDeaths(t *testing.T) {
 	}
 }
 
-// Without a runtime, the error names the socket.
+// If there is no runtime at the socket, the error names the socket.
 func TestNoRuntime(t *testing.T) {
 	err := deaths(t.Context(), "/nowhere.sock", io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "/nowhere.sock") {

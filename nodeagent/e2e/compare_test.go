@@ -22,14 +22,16 @@ var besideAll = flag.Bool("beside.all", false, "TestBesideKubelet compares all p
 // difference is an intended difference between the agent and the kubelet.
 type difference struct {
 	why string
-	// covers reports whether the agent's pod and the kubelet's have this difference.
+	// covers reports whether this difference alone distinguishes the agent's pod from the kubelet's
+	// pod.
 	covers func(name string, agent, kubelet *v1.Pod) bool
 	races  bool // true if some runs do not show the difference
 	seen   bool
 }
 
-// differences are all intended differences but two: the kubelet appends the node's name to the
-// names of its pods, and gives a pod without a UID in its manifest a new UID with every change.
+// differences lists the intended differences between the agent and the kubelet. Two more are not in
+// the list: the kubelet appends the node's name to pod names, and gives a pod without a UID in its
+// manifest a new UID at each change.
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
 		"is shown as terminated until the sync after, or with what its last start failed of. The agent sets it after " +
@@ -61,7 +63,8 @@ var differences = []*difference{{
 	races: true,
 }}
 
-// ended returns a copy of a pod in which containers in back-off are terminated.
+// ended returns a copy of a pod that shows containers in back-off as terminated. If a terminated
+// container was restarted, ended also clears the container's earlier termination.
 func ended(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	containers(pod, func(s *v1.ContainerStatus) {
@@ -84,7 +87,8 @@ func containers(pod *v1.Pod, f func(*v1.ContainerStatus)) {
 	}
 }
 
-// alike reports whether two pods are equal except for intended differences, which it notes.
+// alike reports whether two pods are equal, or differ only in an intended way. It marks the
+// intended difference as seen.
 func alike(name string, agent, kubelet *v1.Pod) bool {
 	if compared(agent) == compared(kubelet) {
 		return true
@@ -98,7 +102,7 @@ func alike(name string, agent, kubelet *v1.Pod) bool {
 	return false
 }
 
-// compared returns the parts of a status that are compared.
+// compared returns the parts of a pod's status that the test compares, as text.
 func compared(pod *v1.Pod) string {
 	if pod == nil {
 		return "gone"
@@ -131,9 +135,9 @@ func describe(s v1.ContainerState) string {
 	return "nothing"
 }
 
-// A stock kubelet and the agent run the same manifests and end with the same statuses. Containers that print their
-// user, groups and rights have the same. With dozens of pods on two nodes of one machine, races in the kubelet or the
-// agent make some pod differ. Pods that differ run again, without the others, and must not differ then.
+// A stock kubelet and the agent run the same manifests. Their pods must end with the same statuses,
+// and print the same users, groups and rights. With dozens of pods on one machine, races can make a
+// pod differ. The test then runs only the differing pods again. They must not differ a second time.
 func TestBesideKubelet(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -166,14 +170,16 @@ func TestBesideKubelet(t *testing.T) {
 	t.Logf("%d pods compared, %d of them from inside", pods, shown)
 }
 
-// edited has changes of some pods' manifests, made as soon as the pods run.
+// edited maps pod names to changes of the pods' manifests. The test makes the changes once these
+// pods are ready.
 var edited = map[string]func(n *node, name, text string){
 	"changed":      func(n *node, name, text string) { n.write(name, strings.ReplaceAll(text, image, otherImage)) },
 	"removed":      func(n *node, name, _ string) { n.remove(name) },
 	"removed-deaf": func(n *node, name, _ string) { n.remove(name) },
 }
 
-// compare compares pods by name. It returns the differences by pod, and how many pods have printed their insides.
+// compare runs the named pods with the agent and with a kubelet. It returns the differences by pod
+// name. shown is the number of pods compared by the output of their containers.
 func compare(t *testing.T, names []string) (differ map[string]string, shown int) {
 	ours, theirs := newNode(t), newNode(t)
 	texts := map[*node]map[string]string{
@@ -181,7 +187,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	}
 	for n := range texts {
 		n.importImages()
-		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // as kubeadm does
+		n.must(os.MkdirAll(filepath.Join(n.dir, "etc", "kubernetes"), 0o755)) // kubeadm creates this directory
 		for _, name := range names {
 			n.write(name, texts[n][name])
 		}
@@ -208,8 +214,8 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 		}
 	}
 
-	// Flapping and crashing pods are equal only at times. This time is in the 40 s back-off of the
-	// crash loops.
+	// Flapping and crashing pods are equal only at some moments. 35 s after the start, crash loops
+	// are in their back-off of 40 s.
 	time.Sleep(time.Until(began.Add(35 * time.Second)))
 	left := slices.Sorted(slices.Values(names))
 	var got, want map[string]*v1.Pod
@@ -225,7 +231,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	x, y := ours.insides(), theirs.insides()
 	for name := range x {
 		if y[name] == "" {
-			continue // it never ran, and the statuses show this
+			continue // the kubelet never ran this container, so only the statuses are compared
 		}
 		shown++
 		if x[name] != y[name] {
@@ -235,7 +241,7 @@ func compare(t *testing.T, names []string) (differ map[string]string, shown int)
 	return differ, shown
 }
 
-// importImages imports the images of the manifests that the runtime does not have.
+// importImages imports the images that the manifests use and the runtime does not contain.
 func (n *node) importImages() {
 	n.t.Helper()
 	for user, name := range users {
@@ -249,7 +255,7 @@ func (n *node) importImages() {
 	}
 }
 
-// insides returns what containers have printed of their users, groups and rights, by pod name.
+// insides returns the users, groups and rights that containers have printed, by pod name.
 func (n *node) insides() map[string]string {
 	n.t.Helper()
 	relevant := regexp.MustCompile(`^((Uid|Gid|Groups|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):|oom|work|root|sh:)`)
@@ -266,7 +272,7 @@ func (n *node) insides() map[string]string {
 		log, err := os.ReadFile(s.Status.LogPath)
 		n.must(err)
 		for line := range strings.Lines(string(log)) {
-			fields := strings.SplitN(line, " ", 4) // time, stream, partial or full, text
+			fields := strings.SplitN(line, " ", 4) // time, stream, P (partial) or F (full), text
 			if len(fields) == 4 && relevant.MatchString(fields[3]) {
 				texts[name] += fields[3]
 			}

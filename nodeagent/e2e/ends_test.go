@@ -15,14 +15,16 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The default is a short run of the node agent. docs/KUBELET.md has results of 20 jobs, and of kubelets.
+// By default, the test is short and runs only the node agent. docs/KUBELET.md reports results with
+// 20 jobs and with kubelets.
 var (
 	endsCount    = flag.Int("ends.count", 3, "how many jobs of each policy TestJobsThatEndWhileTheRuntimeIsAway runs")
 	endsKubelets = flag.String("ends.kubelets", "", "the folder of the kubelets that it runs too, kubelet and stock")
 )
 
-// Jobs that end with 0 while the runtime restarts have succeeded: none runs again, and none fails. The kubelet on the
-// library does the same. For the released kubelet, the test only logs the result.
+// Jobs end with exit code 0 while the runtime is down. The node agent must report all of them as
+// succeeded, and must run none of them again. A kubelet that uses the library must do the same. For
+// the released kubelet, the test only logs the result.
 func TestJobsThatEndWhileTheRuntimeIsAway(t *testing.T) {
 	for _, name := range []string{"nodeagent", "kubelet", "stock"} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +69,7 @@ func (n *node) endJobs(r runner, outage string, begin func(*testnode.Daemon) err
 		}
 	}
 	said := func(name, word string) int {
-		text, _ := os.ReadFile(filepath.Join(out, name)) // a job that has not started has written nothing
+		text, _ := os.ReadFile(filepath.Join(out, name)) // a job without a file has not started
 		return strings.Count(string(text), word)
 	}
 	all := func(what string, missing func(name string, pod *v1.Pod) bool) {
@@ -102,7 +104,7 @@ func (n *node) endJobs(r runner, outage string, begin func(*testnode.Daemon) err
 	all("the phases", func(_ string, pod *v1.Pod) bool {
 		return pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed
 	})
-	time.Sleep(5 * time.Second) // time for jobs to run again, which they must not
+	time.Sleep(5 * time.Second) // in this time, no job may run again
 	pods := r.pods()
 	for i, policy := range policies {
 		once, succeeded := 0, 0

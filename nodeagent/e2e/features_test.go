@@ -23,15 +23,15 @@ func (n *node) logOf(pod string) string {
 	n.must(err)
 	var text strings.Builder
 	for line := range strings.Lines(string(log)) {
-		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 { // time, stream, partial or full, text
+		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 { // time, stream, P (partial) or F (full), text
 			text.WriteString(fields[3])
 		}
 	}
 	return text.String()
 }
 
-// Features of published manifests work: fields of the pod in the environment, host aliases, volumes in memory, and
-// mounts that the host makes after the container's start.
+// The agent supports features that published manifests use: pod fields in environment variables,
+// host aliases, in-memory volumes, and mounts that the host adds after the container's start.
 func TestPublishedFeatures(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -89,8 +89,8 @@ func TestPublishedFeatures(t *testing.T) {
 	})
 }
 
-// If a container's root leaves a setuid program in a volume, a user of the host cannot run it. The user cannot read the
-// logs or take the lock of the agent either.
+// If a container's root leaves a setuid program in a volume, an unprivileged user of the host
+// cannot run the program. The user cannot read the agent's logs or take its locks either.
 func TestUnprivilegedUser(t *testing.T) {
 	n := newNode(t)
 	n.must(os.Chmod(filepath.Dir(n.dir), 0o755)) //nolint:gosec // every user may reach the state directory
@@ -125,7 +125,8 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 }
 
-// If a liveness probe ends a job, the job is not done, even if it then exits with 0.
+// If the agent stops a job because its liveness probe failed, the agent runs the job again. This
+// holds even if the stopped job exits with code 0.
 func TestInterruptedJob(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

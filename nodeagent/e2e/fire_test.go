@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The default is a short run, long enough for every fault of the runtime.
+// The default is a short run that is long enough for every kind of fault of the runtime.
 var fireKills = flag.Int("fire.kills", 9, "how often TestUnderFire kills the agent")
 
 const (
@@ -31,9 +31,9 @@ const (
 	annotationRuns = "io.kubernetes.container.restartCount"
 )
 
-// While pods crash and change, the test kills the agent many times; it kills, freezes and
-// restarts the runtime, and stops a shim. Nothing runs twice, restart counts only grow,
-// nothing is orphaned, and at the end the statuses match the runtime.
+// While pods crash and change, the test kills the agent many times. It also kills, freezes and
+// restarts the runtime, and pauses shims. No container may run twice at once, and no restart count
+// may fall. At the end, nothing is orphaned, and the agent's statuses match the runtime.
 func TestUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -56,7 +56,7 @@ func TestUnderFire(t *testing.T) {
 	joined.Go(func() { f.watchRuntime(ctx) })
 	for i := range *fireKills {
 		sleep(ctx, time.Duration(rand.N(4000))*time.Millisecond)
-		if i%3 == 2 { // every third agent gets time to work
+		if i%3 == 2 { // every third agent runs longer
 			sleep(ctx, 8*time.Second)
 		}
 		f.watchAgent(a)
@@ -65,8 +65,8 @@ func TestUnderFire(t *testing.T) {
 	}
 	enough()
 	joined.Wait()
-	// After a kill, containerd may have lost track of a task, and refuse to remove the container
-	// until another restart.
+	// After a kill, containerd may have lost track of a task. It then refuses to remove the task's
+	// container until the next restart of containerd.
 	n.must(n.daemon.Terminate())
 	n.must(n.daemon.Restart(t.Context()))
 	for i := range firePods {
@@ -101,13 +101,13 @@ func sleep(ctx context.Context, d time.Duration) {
 // fire injects faults into a node.
 type fire struct {
 	*node
-	// starts receives when a job is about to start; then the test freezes the runtime. It is nil
-	// without jobs.
+	// starts receives a value when a job is about to start, so that the test freezes the runtime
+	// during the start. It is nil if the test runs no jobs.
 	starts chan struct{}
 
 	mu sync.Mutex
-	// Guarded by mu.
-	restarts               map[string]int32 // the highest seen, by pod and container
+	// mu guards the fields below.
+	restarts               map[string]int32 // the highest count seen, by pod and container
 	problems               []string
 	faults, changes, lists int
 }
@@ -126,18 +126,18 @@ func (f *fire) count(n *int) {
 	*n++
 }
 
-// write writes the first manifest of a pod, set the manifest of a variant.
+// write writes the first variant of a pod's manifest.
 func (f *fire) write(i int) { f.set(i, 0) }
 
 func (f *fire) set(i, variant int) {
 	name := fmt.Sprintf("pod-%02d", i)
 	spec := "  terminationGracePeriodSeconds: 1\n"
 	switch i % 5 {
-	case 0: // runs
+	case 0: // a pod that runs
 		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), "")
-	case 1: // crashes
+	case 1: // a pod that crashes
 		spec += shell(fmt.Sprintf("sleep 0.%d; exit 3", 1+variant), "")
-	case 2: // has two containers, one of which crashes, and a sidecar
+	case 2: // a pod with a sidecar and two containers; the first container crashes
 		spec += `  initContainers:
   - name: side
     image: ` + image + `
@@ -149,13 +149,13 @@ func (f *fire) set(i, variant int) {
     imagePullPolicy: Never
     command: ["sleep", "100000"]
 `
-	case 3: // is killed by its liveness probe
+	case 3: // a pod that fails its liveness probe
 		spec += shell(fmt.Sprintf("sleep %d", 100000+variant), `    livenessProbe:
       exec: {command: ["false"]}
       periodSeconds: 1
       failureThreshold: 2
 `)
-	case 4: // is tried again
+	case 4: // a job that fails and is retried
 		spec += "  restartPolicy: OnFailure\n" + shell(fmt.Sprintf("sleep 0.%d; exit 2", 3+variant), "")
 	}
 	f.node.write(name, manifest(name, spec))
@@ -166,7 +166,7 @@ func (f *fire) change(ctx context.Context) {
 	for ctx.Err() == nil {
 		i := rand.N(firePods)
 		if rand.N(4) == 0 {
-			_ = os.Remove(filepath.Join(f.manifests, fmt.Sprintf("pod-%02d.yaml", i))) // it may be gone already
+			_ = os.Remove(filepath.Join(f.manifests, fmt.Sprintf("pod-%02d.yaml", i))) // the file may be gone already
 		} else {
 			f.set(i, rand.N(5))
 		}
@@ -206,13 +206,13 @@ func (f *fire) hurtRuntime(ctx context.Context) {
 	}
 }
 
-// awaitStart waits until a job is about to be started.
+// awaitStart waits until a job is about to start. If the test runs no jobs, it returns at once.
 func (f *fire) awaitStart(ctx context.Context) {
 	if f.starts == nil {
 		return
 	}
 	select {
-	case <-f.starts: // a job that started during the previous fault
+	case <-f.starts: // ignores a job that started during the previous fault
 	default:
 	}
 	select {
@@ -222,7 +222,7 @@ func (f *fire) awaitStart(ctx context.Context) {
 	}
 }
 
-// stopShim stops one shim, or in CRI-O one conmon, for a while.
+// stopShim pauses one shim for six seconds. With CRI-O, it pauses one conmon instead.
 func (f *fire) stopShim(ctx context.Context) error {
 	var shims []int
 	dir := f.daemon.Dir()
@@ -254,7 +254,7 @@ func (f *fire) stopShim(ctx context.Context) error {
 	return nil
 }
 
-// watchRuntime looks for containers that run twice.
+// watchRuntime records a problem if two instances of the same container run at once.
 func (f *fire) watchRuntime(ctx context.Context) {
 	var suspects map[string]bool
 	for ; ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
@@ -268,8 +268,9 @@ func (f *fire) watchRuntime(ctx context.Context) {
 			continue
 		}
 		f.count(&f.lists)
-		// A list is no snapshot: a container counts only if two lists in a row have the same two IDs. A
-		// runtime that has just started may list ended containers as running, so both need a process.
+		// A list is not a snapshot, so two instances count only if two lists in a row contain both
+		// IDs. A restarted runtime may list ended containers as running, so each instance must also
+		// have a process.
 		seen, twice := map[string]*runtimeapi.Container{}, map[string]bool{}
 		for _, c := range running.Containers {
 			key := c.Labels[labelUID] + "/" + c.Labels[labelName]
@@ -298,8 +299,8 @@ func (f *fire) lives(ctx context.Context, id string) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// watchAgent looks for restart counts that fall. A pod that is created again has another start
-// time, and counts anew.
+// watchAgent records a problem if a restart count falls. If a pod is re-created, its counts begin
+// at 0, and its start time is different.
 func (f *fire) watchAgent(a *agent) {
 	for _, pod := range a.pods() {
 		for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -317,7 +318,8 @@ func (f *fire) watchAgent(a *agent) {
 	}
 }
 
-// differs describes how the statuses differ from the runtime, or returns "".
+// differs describes a difference between the agent's statuses and the runtime. It returns "" if
+// there is no difference.
 func (f *fire) differs(a *agent) string {
 	pods := a.pods()
 	sandboxes, containers, err := f.left()

@@ -42,23 +42,24 @@ func job(i int, dir string) (name, text string) {
 	switch kindOf(i) {
 	case 0:
 		spec += "  restartPolicy: Never\n"
-	case 1: // fails once
+	case 1: // a job that fails once
 		spec += "  restartPolicy: OnFailure\n"
 		script = "busybox test -e /own/tried || { busybox touch /own/tried; exit 3; }; " + script
-	case 2: // has a hook and an init container, whose end may go unseen
+	case 2: // a job with a hook and an init container; the agent may miss the init container's end
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: init, image: " + image +
 			", imagePullPolicy: Never, command: [sleep, '1']}\n"
 		mounts += "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"
-		script = "sleep 1; " + script // otherwise the container may have ended before its hook
-	case 3: // has a sidecar
+		script = "sleep 1; " + script // so that the container does not end before its hook
+	case 3: // a job with a sidecar
 		spec += "  restartPolicy: OnFailure\n" + "  initContainers:\n  - {name: side, image: " + image +
 			", imagePullPolicy: Never, restartPolicy: Always, command: [sleep, '100000']}\n"
 	}
 	return name, manifest(name, spec+shell(script, mounts))
 }
 
-// While the agent and the runtime are killed, every job runs to its end, and no job that did not
-// fail runs twice. A job that may run once never starts twice. Nothing is left on disk.
+// While the test kills the agent and the runtime, every job runs to its end. A job runs again only
+// if it failed or the runtime lost its start or end. A job with restartPolicy Never starts at most
+// once. At the end, no files are left on disk.
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -71,11 +72,12 @@ func TestJobsUnderFire(t *testing.T) {
 	var joined sync.WaitGroup
 	joined.Go(func() { f.hurtRuntime(ctx) })
 
-	// If a job ends while containerd does not run, containerd reports 255: the job is tried again, or has failed. The
-	// same holds, without a start time, if containerd was starting the job when the agent or containerd was ended.
+	// If a job ends while containerd is down, containerd reports exit code 255. The agent then
+	// retries the job or reports it as failed. The agent does the same if the agent or containerd
+	// was killed while containerd started the job. Such a job has no start time.
 	forgotten := n.daemon.Runtime().ForgottenExit
 	done, forgot := map[string]bool{}, map[string]bool{}
-	note := func() { // notes the jobs that have ended, and removes every other one of them at once
+	note := func() { // records jobs that have ended, and removes the manifest of every second one
 		for name, pod := range a.pods() {
 			containers(pod, func(s *v1.ContainerStatus) {
 				for _, state := range []v1.ContainerState{s.State, s.LastTerminationState} {
@@ -116,7 +118,7 @@ func TestJobsUnderFire(t *testing.T) {
 	}
 	enough()
 	joined.Wait()
-	n.must(n.daemon.Terminate()) // as in TestUnderFire
+	n.must(n.daemon.Terminate()) // after a kill, containerd may need another restart to remove containers
 	n.must(n.daemon.Restart(t.Context()))
 	n.eventually("the ends of all jobs", func() string {
 		note()
@@ -131,14 +133,14 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		once := kindOf(i) == 0 // the pod has failed if the runtime has lost its start or its end
+		once := kindOf(i) == 0 // a job that must start only once fails if the runtime loses its start or end
 		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}
 		if starts > 1 && (once || !forgot[name]) {
 			t.Errorf("%s ran %d times:\n%s", name, starts, n.said(name))
 		}
-		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every other manifest is gone already
+		_ = os.Remove(filepath.Join(n.manifests, name+".yaml")) // every second manifest is gone already
 	}
 	n.eventually("nothing that is left", func() string {
 		var left []string

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// The static pods that kubeadm v1.37.1 writes, by "kubeadm init phase control-plane all" and "etcd
-// local" with an advertised address of 192.0.2.1.
+// kubeadmFiles contains the static pods that kubeadm v1.37.1 writes for the advertised address
+// 192.0.2.1. The commands were "kubeadm init phase control-plane all" and "kubeadm init phase etcd
+// local".
 //
 //go:embed testdata/kubeadm
 var kubeadmFiles embed.FS
@@ -16,13 +17,14 @@ var kubeadmFiles embed.FS
 var kubeadmManifests = func() map[string]string {
 	texts := map[string]string{}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // an empty manifest would be refused
+		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // the agent refuses an empty manifest
 		texts[name] = string(text)
 	}
 	return texts
 }()
 
-// kubeadm returns kubeadmManifests, changed for a machine with this address and its own files.
+// kubeadm returns kubeadmManifests with the given address, and with NODE before each path of the
+// host.
 func kubeadm(address string) map[string]string {
 	texts := map[string]string{}
 	for name, text := range kubeadmManifests {

@@ -9,7 +9,8 @@ import (
 	released "github.com/kubepleg/pleg/internal/e2e/kubelet"
 )
 
-// buildKubelet builds a kubelet, which takes minutes, before a test measures time.
+// buildKubelet builds a kubelet. A test that measures time calls it first, because the build takes
+// minutes.
 func buildKubelet(t *testing.T) {
 	t.Helper()
 	if _, err := released.Build(); err != nil {
@@ -28,8 +29,8 @@ func (n *node) startKubelet() *kubelet {
 	})}
 }
 
-// pods returns the kubelet's pods by the names in their manifests, without the node's name that the
-// kubelet appends.
+// pods returns the kubelet's pods by the names in their manifests. It removes the node's name,
+// which the kubelet appends to a pod's name.
 func (k *kubelet) pods() map[string]*v1.Pod {
 	pods := map[string]*v1.Pod{}
 	for name, pod := range podsAt(k.Address) {
@@ -44,7 +45,7 @@ type runner interface {
 	Pid() int
 }
 
-// awaitPods waits until a runner serves this many pods.
+// awaitPods waits until r serves count pods.
 func (n *node) awaitPods(r runner, count int) {
 	n.t.Helper()
 	n.eventually("the pods", func() string {

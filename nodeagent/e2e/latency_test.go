@@ -15,14 +15,14 @@ import (
 	cpu "github.com/kubepleg/pleg/internal/e2e/measure"
 )
 
-// The defaults are short runs. The figures in nodeagent/README.md come from "make live" on an
-// idle machine: twenty runs, and a minute.
+// The defaults are for short runs. The figures in nodeagent/README.md come from "make live" on an
+// idle machine, with 20 samples and one minute of idling.
 var (
 	samples = flag.Int("latency.samples", 3, "how often TestLatency measures each time")
 	idleFor = flag.Duration("idle.for", 2*time.Second, "how long TestIdle measures")
 )
 
-// Measures the CPU time of the agent and of the kubelet with 30 idle pods.
+// TestIdle measures the CPU time of the agent and of the kubelet with 30 idle pods.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -62,8 +62,9 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 	}
 }
 
-// Measures the time from a manifest to Running, and from a crash to the successor's start, with
-// the agent and with the kubelet. The test fails only if something never comes.
+// TestLatency measures the time from a manifest to a running pod, and from a crash to the
+// successor's start, with the agent and with the kubelet. It fails only if a pod or a successor
+// never runs.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)
@@ -88,7 +89,7 @@ func measure(t *testing.T, who string, start func(*node) runner) {
 			return ""
 		})
 		served = append(served, time.Since(began))
-		// The pod crashes. The start of its successor comes from the runtime's own times.
+		// The container crashes. The runtime's timestamps show when its successor started.
 		var runs []*runtimeapi.ContainerStatus
 		n.eventually("the successor of "+name, func() string {
 			runs = n.runs(string(r.pods()[name].UID))
@@ -111,7 +112,7 @@ func measure(t *testing.T, who string, start func(*node) runner) {
 	}
 }
 
-// runs returns the instances of a pod's container, oldest first.
+// runs returns the statuses of all instances of a pod's container, oldest first.
 func (n *node) runs(uid string) (runs []*runtimeapi.ContainerStatus) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A pod lives as long as its manifest. An agent that ends or is killed leaves the pod running, and
-// the next agent adopts it.
+// The agent runs a pod until its manifest is removed. If the agent ends or is killed, the pod keeps
+// running, and the next agent adopts the pod.
 func TestLife(t *testing.T) {
 	n := newNode(t)
 	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", `    readinessProbe:
@@ -47,7 +47,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// A second agent refuses to start, with the same state directory or another one.
+// A second agent on the same runtime refuses to start, even with another state directory.
 func TestSecondAgent(t *testing.T) {
 	n := newNode(t)
 	n.write("steady", manifest("steady", "  terminationGracePeriodSeconds: 2\n"+shell("sleep 100000", "")))

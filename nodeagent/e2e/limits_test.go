@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// A container that writes much keeps the limited number of log files, and continues to write. Unused
-// images are removed when the disk reaches its limit.
+// The agent limits the log files of a container that writes a lot, and the container keeps running.
+// When the disk reaches its limit, the agent removes unused images.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -26,7 +26,7 @@ func TestLimits(t *testing.T) {
 	n.must(n.daemon.ImportBusyboxWith(t.Context(), unused, "1234", nil))
 	n.write("writes", manifest("writes", "  terminationGracePeriodSeconds: 1\n"+
 		shell("while true; do echo "+strings.Repeat("x", 500)+"; sleep 0.05; done", "")))
-	a := n.startAgent() // limits from the start would remove the pod's image
+	a := n.startAgent() // with limits from the start, it would remove the pod's image
 	n.eventually("running", a.is("writes", v1.PodRunning))
 	a.end(syscall.SIGTERM)
 	a = n.startAgent("--container-log-max-size=16Ki", "--container-log-max-files=3", "--image-minimum-gc-age=0s",
@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 				rotated[log] = true
 			}
 		}
-		if len(logs) > 4 { // an old file is removed only after the next one has begun
+		if len(logs) > 4 { // the agent removes an old file only after it has begun a new file
 			t.Errorf("logs: %q", logs)
 		}
 		if len(rotated) < 3 {

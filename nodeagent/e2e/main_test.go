@@ -11,7 +11,7 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// bin is the directory of the programs that TestMain builds: the agent, and app, which pods run.
+// bin is the directory of the two programs that TestMain builds: nodeagent, and app for the pods.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// build builds a program in the module of a directory.
+// build builds the program pkg of the module in dir.
 func build(dir, target, pkg string) error {
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", target, pkg)
 	cmd.Dir = dir

@@ -25,7 +25,7 @@ import (
 // patience limits every wait of a test.
 const patience = 2 * time.Minute
 
-// image is the image of every pod; otherImage is the same image with another name.
+// image is the image of most pods. otherImage is another name of the same image.
 const (
 	image      = testnode.BusyboxImage
 	otherImage = "localhost/busybox:other"
@@ -44,7 +44,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
-	t.Cleanup(func() { n.must(testnode.UnmountBelow(n.dir)) }) // the agent and the kubelet leave volumes in memory
+	t.Cleanup(func() { n.must(testnode.UnmountBelow(n.dir)) }) // the agent and the kubelet leave in-memory volumes
 	n.manifests = filepath.Join(n.dir, "manifests")
 	n.must(os.Mkdir(n.manifests, 0o755))
 	n.daemon, n.client = testnode.ForTest(t)
@@ -59,8 +59,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// write writes a manifest elsewhere and moves it to its place, because the kubelet reads
-// unfinished files too.
+// write first writes a manifest outside the directory of manifests and then moves it there, because
+// the kubelet also reads unfinished files.
 func (n *node) write(name, text string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, name+".yaml")
@@ -80,7 +80,7 @@ type agent struct {
 	address string
 }
 
-// startAgent starts the agent on the node. The end of the test kills it.
+// startAgent starts the agent on the node. When the test ends, the agent is killed.
 func (n *node) startAgent(args ...string) *agent {
 	n.t.Helper()
 	address := proctest.FreeAddress(n.t)
@@ -103,7 +103,7 @@ func (n *node) startAgent(args ...string) *agent {
 	return a
 }
 
-// said returns the lines with a word from all agents' logs.
+// said returns the lines of all agents' logs that contain a word.
 func (n *node) said(word string) string {
 	var said strings.Builder
 	for _, a := range n.agents {
@@ -123,8 +123,8 @@ func (a *agent) end(s syscall.Signal) {
 	}
 }
 
-// podsAt returns the pods that an agent or a kubelet serves at an address, by name. It returns
-// none without an answer.
+// podsAt returns the pods that an agent or a kubelet serves at an address, by name. It returns nil
+// if there is no answer.
 func podsAt(address string) map[string]*v1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -150,7 +150,8 @@ func podsAt(address string) map[string]*v1.Pod {
 
 func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
 
-// eventually waits until a condition holds. The condition returns what is missing, or "".
+// eventually waits until missing returns "". Any other result of missing describes the condition
+// that does not hold yet.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""
@@ -162,7 +163,8 @@ func (n *node) eventually(what string, missing func() string) {
 	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
 }
 
-// is returns a condition: a pod is in a phase and, if it runs, ready.
+// is returns a condition for eventually: the pod is in the phase. In the phase Running, the pod
+// must also be ready.
 func (a *agent) is(name string, phase v1.PodPhase) func() string {
 	return func() string {
 		pod := a.pods()[name]
@@ -202,7 +204,8 @@ func (n *node) left() (sandboxes []*runtimeapi.PodSandbox, containers []*runtime
 	return s.GetItems(), c.GetContainers(), err
 }
 
-// manifest returns a pod on the host's network that runs containers, given as YAML.
+// manifest returns the manifest of a pod on the host's network. spec is the rest of the pod's spec,
+// as YAML.
 func manifest(name, spec string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// scenario returns the specifications of one pod of each kind, by name. Their ports begin at base.
+// scenario returns the specification of one pod of each kind, by pod name. The pods' ports begin at
+// base.
 func scenario(base int) map[string]string {
 	app := func(port int, args string) string {
 		return fmt.Sprintf(`  containers:
@@ -70,7 +71,7 @@ func scenario(base int) map[string]string {
 		"ready-flaps": quick + app(7, `, "flap=4s"`) + probe("readiness", at("httpGet: {port: %d, path: /}", 7),
 			"      failureThreshold: 1\n") + volume,
 		"live-http": quick + app(8, "") + probe("liveness", at("httpGet: {port: %d, path: /}", 8),
-			"      failureThreshold: 30\n") + volume, // a busy machine answers slowly
+			"      failureThreshold: 30\n") + volume, // servers on a busy machine are slow
 		"dead-http": never + app(9, `, "for=3s"`) + probe("liveness", at("httpGet: {port: %d, path: /}", 9), "") +
 			volume,
 		"dead-tcp":  never + app(10, "") + probe("liveness", at("tcpSocket: {port: %d}", 99), "") + volume,
@@ -92,8 +93,8 @@ func scenario(base int) map[string]string {
 `,
 		"post-start": quick + shell("sleep 100000", "    lifecycle: {postStart: {exec: {command: ['true']}}}\n"),
 		"env":        never + shell("exit $CODE", "    env: [{name: A, value: '7'}, {name: CODE, value: $(A)}]\n"),
-		// Like kube-vip's static pod and the DaemonSets of node-exporter and cilium, without their service accounts and
-		// config maps.
+		// These pods are like kube-vip's static pod and the DaemonSets of node-exporter and cilium,
+		// but without service accounts and config maps.
 		"like-kube-vip": quick + "  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}]\n" +
 			shell("grep -q kubernetes /etc/hosts && sleep 100000",
 				"    securityContext: {capabilities: {add: [NET_ADMIN, NET_RAW]}}\n"),

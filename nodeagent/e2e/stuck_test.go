@@ -9,11 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// longestRestart limits the time from a container's end to its successor's start while another pod is
-// stuck. It allows for ten restarts at once on a busy machine, and is shorter than the agent's back-offs.
+// longestRestart limits the time from a container's end to its successor's start while another pod
+// is stuck. It is enough for ten restarts at once on a busy machine, and less than the agent's
+// back-offs.
 const longestRestart = 5 * time.Second
 
-// A pod with a stuck inspection delays no other pod's sync. TestStuckInspection tests this in a bubble.
+// While the inspection of one pod is stuck, the agent restarts the containers of other pods within
+// longestRestart. TestStuckInspection tests the same behavior in a bubble.
 func TestStuckPod(t *testing.T) {
 	const others = 10
 	n := newNode(t)
@@ -56,7 +58,7 @@ func TestStuckPod(t *testing.T) {
 		runs := n.runs(string(a.pods()[name].UID))
 		longest = max(longest, time.Duration(runs[1].StartedAt-runs[0].FinishedAt))
 	}
-	if longest > longestRestart { // the inspection is stuck for two minutes
+	if longest > longestRestart { // a stuck inspection lasts two minutes
 		t.Errorf("a container was restarted %v after its end", longest)
 	}
 	if c := a.pods()["stuck"].Status.ContainerStatuses[0]; c.RestartCount != 0 {

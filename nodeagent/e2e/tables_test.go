@@ -9,13 +9,14 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// users are the images for the security contexts, by their USER.
+// users maps the USER of an image to the name of the image. The test runs each security context
+// with each image.
 var users = map[string]string{
 	"root": testnode.BusyboxImage, "1234": "localhost/user:number", "1234:42": "localhost/user:both",
 	"app": "localhost/user:name",
 }
 
-// securityContexts are the contexts of a pod and of its container.
+// securityContexts maps a name to the security contexts of a pod and of its container.
 var securityContexts = map[string]struct{ pod, container string }{
 	"none":               {},
 	"group":              {"", "runAsGroup: 42"},
@@ -44,17 +45,18 @@ var securityContexts = map[string]struct{ pod, container string }{
 	"restricted-user":    {restrictedPod + ", runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000", restrictedContainer},
 }
 
-// Pod Security's profile "restricted" requires these.
+// The profile "restricted" of Pod Security requires these fields of pods and containers.
 const (
 	restrictedPod       = "runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}"
 	restrictedContainer = "allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}"
 )
 
-// inside is the script by which a container prints its user, groups and rights.
+// inside is a script that prints the user, groups and rights of its container.
 const inside = "exec 2>&1; cat /proc/self/status; echo oom $(cat /proc/self/oom_score_adj) $(busybox id); " +
 	"(: > /written) && echo root is written; (: > /work/x) && busybox stat -c 'work %a %u %g' /work /work/x"
 
-// secured returns pods that run the script inside: every image with every security context.
+// secured returns pods that run the script inside, one for each pair of an image and a security
+// context.
 func secured() map[string]string {
 	specs := map[string]string{}
 	for user, image := range users {
@@ -72,7 +74,8 @@ func secured() map[string]string {
 	return specs
 }
 
-// lives returns pods of every restart policy: with hooks, init containers, sidecars and probes, or unable to start.
+// lives returns pods for every restart policy. They use hooks, init containers, sidecars or probes,
+// or cannot start.
 func lives() map[string]string {
 	const init = "  - {name: %s, image: " + image + ", imagePullPolicy: Never, command: [sh, -c, %q]%s}\n"
 	specs := map[string]string{}
@@ -88,7 +91,7 @@ func lives() map[string]string {
 				"init":       fmt.Sprintf(init, "first", "exit 0", ""),
 				"init-fails": fmt.Sprintf(init, "first", "exit 5", ""),
 				"side":       fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always"),
-				// The sidecar is in back-off when the container beside it ends.
+				// The sidecar is in back-off when the main container ends.
 				"side-fails": fmt.Sprintf(init, "side", "sleep 1; exit 5", ", restartPolicy: Always"),
 				"side-init": fmt.Sprintf(init, "side", "sleep 100000", ", restartPolicy: Always") +
 					fmt.Sprintf(init, "first", "sleep 1", ""),
@@ -109,7 +112,8 @@ func lives() map[string]string {
 	return specs
 }
 
-// ordinary returns pods as in manuals, which meet Pod Security's profile "restricted".
+// ordinary returns pods like those in manuals. Their security contexts meet the profile
+// "restricted" of Pod Security.
 func ordinary(base int) map[string]string {
 	container := func(name string, command string, more string) string {
 		return fmt.Sprintf("  - {name: %s, image: %s, imagePullPolicy: Never, command: %s,\n"+
@@ -148,7 +152,8 @@ func ordinary(base int) map[string]string {
 	}
 }
 
-// few are the pods of the short run: the ones that once differed, and one of each kind.
+// few names the pods from tables that the short run includes: pods that once differed from the
+// kubelet's, and one pod of each kind.
 var few = []string{
 	"as-1234-group", "as-app-group", "as-app-non-root", "as-root-restricted", "as-1234-restricted", "as-root-read-only",
 	"as-root-seccomp", "as-1234-42-fs-group", "as-root-capabilities", "as-app-restricted-user", "as-root-pod-group",
@@ -156,8 +161,9 @@ var few = []string{
 	"onfailure-init-fails-runs", "always-no-command", "restricted-web", "restricted-init", "files", "shared-processes",
 }
 
-// batches returns the names of pods that run together: first one of each kind, then the others. A
-// batch is small enough for a busy machine that runs it twice at once.
+// batches returns lists of the names of pods that run together. The first list contains one pod of
+// each kind. If all is true, more lists contain the other pods. The lists are short, because one
+// machine runs each list twice at the same time.
 func batches(all bool) [][]string {
 	var first, others []string
 	for name := range manifests(0, "", "") {
@@ -182,8 +188,9 @@ func tables(base int) map[string]string {
 	return specs
 }
 
-// manifests returns the manifests for agent and kubelet, by name. Their ports begin at base, and their
-// files are below dir. kubeadm's pods serve at address, which this machine must have.
+// manifests returns the manifests for the agent or the kubelet, by pod name. The pods' ports begin
+// at base, and their files are below dir. kubeadm's pods serve at address, which must be an address
+// of this machine.
 func manifests(base int, dir, address string) map[string]string {
 	specs := scenario(base)
 	maps.Copy(specs, tables(base))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// systemd knows every setting in the agent's unit, and the agent knows every flag in it.
+// systemd accepts every setting in the agent's unit file, and the agent accepts every flag in that
+// file.
 func TestUnit(t *testing.T) {
 	text, err := os.ReadFile("../nodeagent.service")
 	if err != nil {
@@ -23,7 +24,7 @@ func TestUnit(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no",
 		path).CombinedOutput()
-	if err != nil || len(out) > 0 { // systemd-analyze prints unknown settings and continues
+	if err != nil || len(out) > 0 { // systemd-analyze only warns of unknown settings
 		t.Errorf("systemd-analyze verify (of Debian's package systemd): %v\n%s", err, out)
 	}
 	_, command, _ := strings.Cut(unit, "ExecStart=")
@@ -31,7 +32,7 @@ func TestUnit(t *testing.T) {
 	if len(flags) < 4 {
 		t.Fatalf("the unit has the flags %q", flags)
 	}
-	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput() // prints the usage despite its error
+	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput() // if it fails, no flag is found
 	for _, f := range flags {
 		if !strings.Contains(string(help), f[1:]+" ") {
 			t.Errorf("the agent has no flag %s:\n%s", f, help)

@@ -35,7 +35,7 @@ func TestKubernetesEvents(t *testing.T) {
 		runtime.ExitContainer("web", "setup", 0, "Completed")
 		runtime.ExitContainer("web", "nginx", 137, "Error")
 		time.Sleep(time.Second)
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime learns the reason late
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime corrects the reason
 		time.Sleep(5 * time.Second)
 		const want = "Warning ContainerCrashed Container nginx exited with code 137 (OOMKilled)"
 		if got := <-recorder.Events; got != want || len(recorder.Events) != 0 {
@@ -44,8 +44,8 @@ func TestKubernetesEvents(t *testing.T) {
 	})
 }
 
-// onNode runs a test in a bubble, on a node with one pod. The pod has two running containers and
-// one that has already failed.
+// onNode runs a test in a bubble, on a node with one pod. The pod contains two running containers
+// and one failed container.
 func onNode(t *testing.T, test func(t *testing.T, runtime *plegtest.Runtime, g *pleg.GenericPLEG)) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()

@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// countExits counts containers' exits in an OpenTelemetry counter, until ctx ends.
+// countExits counts the exits of containers in an OpenTelemetry counter, until ctx ends.
 func countExits(ctx context.Context, g *pleg.GenericPLEG, meter metric.Meter) error {
 	exits, err := meter.Int64Counter("container.exits", metric.WithDescription("Containers that have exited."))
 	if err != nil {
@@ -41,7 +41,7 @@ func TestOpenTelemetryCounter(t *testing.T) {
 		time.Sleep(time.Second)
 		runtime.ExitContainer("web", "nginx", 137, "Error")
 		time.Sleep(time.Second)
-		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime learns the reason late
+		runtime.ExitContainer("web", "nginx", 137, "OOMKilled") // the runtime corrects the reason
 		time.Sleep(5 * time.Second)
 		var metrics metricdata.ResourceMetrics
 		if err := reader.Collect(t.Context(), &metrics); err != nil {

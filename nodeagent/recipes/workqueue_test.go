@@ -13,15 +13,16 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// syncPods calls sync for each pod that exists or changes, until ctx ends. Several workers call it,
-// but never two at once for one pod. If sync fails, syncPods repeats it with back-off.
+// syncPods calls sync for each pod that exists or changes, until ctx ends. Several workers call
+// sync, but never for the same pod at the same time. If sync fails, syncPods calls sync again with
+// back-off.
 func syncPods(ctx context.Context, g *pleg.GenericPLEG, cache *pleg.PodCache, workers int,
 	sync func(ctx context.Context, status *pleg.PodStatus, exists bool) error) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.UID]())
 	defer inWorkers(workers, func() {
 		for uid, ended := queue.Get(); !ended; uid, ended = queue.Get() {
 			status, exists, err := cache.Lookup(uid)
-			if err == nil { // if the inspection failed, a PodSync comes when one succeeds
+			if err == nil { // after a failed inspection, the next successful one sends a PodSync
 				err = sync(ctx, status, exists)
 				if err != nil {
 					queue.AddRateLimited(uid)
@@ -48,7 +49,7 @@ func inWorkers(workers int, f func()) (wait func()) {
 	return wg.Wait
 }
 
-// The first attempt fails, and is repeated.
+// In this example, the first call of sync fails, and syncPods repeats it.
 func Example_workQueue() {
 	runtime, cache := plegtest.NewRuntime(), pleg.NewCache()
 	runtime.SetPod(plegtest.NewPod("web", plegtest.Running("nginx")))

@@ -11,7 +11,8 @@ import (
 	"syscall"
 )
 
-// controlPlane serves a program's health at its address and port, until the process gets a signal.
+// controlPlane answers every request at the address and port of a control-plane program, until the
+// process receives a signal.
 func controlPlane(name string) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
@@ -31,9 +32,9 @@ func controlPlane(name string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Probes accept any certificate.
+	// The certificate of a test server suffices, because probes accept any certificate.
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	_ = server.Listener.Close() // the server gets another listener
+	_ = server.Listener.Close() // the listener above replaces this one
 	server.Listener = listener
 	if name == "etcd" {
 		server.Start()

@@ -1,11 +1,12 @@
-// Command app is the program of the tests' pods: a server. Its arguments control its health.
+// Command app is a server that runs in the pods of the tests. Its arguments control its health.
 //
 //	app PORT [for=DURATION] [after=DURATION] [flap=DURATION] [grpc]
 //
-// It begins to serve after the duration after. It is healthy for the duration for, or changes
-// its health every flap.
+// The server starts when the duration "after" has passed. It stays healthy for the duration "for".
+// With "flap", its health changes at that interval.
 //
-// Under the name of a program that kubeadm runs, it answers that program's probes.
+// If the executable is named like a control-plane program of kubeadm, app answers the probes of
+// that program instead.
 package main
 
 import (

@@ -18,7 +18,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// leastGrace is a container's minimum time to end, even if its preStop hook has used up the grace period.
+// leastGrace is the minimum time that a container gets to end, even if its preStop hook has used up
+// the grace period.
 const leastGrace = 2 * time.Second
 
 // act does the first possible action of a plan, and reports whether it did anything.
@@ -37,7 +38,7 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
 		return true, w.end(ctx, view, a)
 	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
-		// Events of a sandbox that failed, or that is wrong, must not lead to another attempt at once.
+		// Events of a failed or unsuitable sandbox must not cause another attempt at once.
 		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
@@ -56,7 +57,8 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 		}
 	}
 	if view.Unwanted {
-		// If this process dies now, the next agent must not find the pod's status and use it for a new pod.
+		// Remove the status first. If the agent is killed now, the next agent must not use this
+		// status for a new pod.
 		w.note(func() { w.hidden = true })
 		if err = w.status.remove(view.Pod); err != nil {
 			return false, err
@@ -79,7 +81,8 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	return false, err
 }
 
-// end ends the containers and sandboxes of a plan, step by step. Their ends become visible only after a while.
+// end stops the containers and sandboxes of a plan, step by step. The runtime may report their ends
+// only later.
 func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err error) {
 	began, ids := time.Now(), slices.Clone(a.StopSandboxes)
 	for _, k := range slices.Concat(a.Kill...) {
@@ -89,10 +92,10 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 		}
 	}
 	if w.ended.HasAll(ids...) {
-		w.ended.Delete(ids...) // the next sync ends them again
+		w.ended.Delete(ids...) // the next sync stops them again
 		return errLives
 	}
-	w.publish() // with interrupted: if this process dies now, the next agent needs it
+	w.publish() // stores interrupted for the next agent, in case this agent is killed now
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
@@ -111,7 +114,8 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 	return err
 }
 
-// kill runs a container's preStop hook and ends the container. The grace period began at began.
+// kill runs a container's preStop hook and stops the container. began is when the grace period
+// began.
 func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
 	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
 	over := began.Add(plan.Grace(pod, k.Probe))
@@ -127,7 +131,7 @@ func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.
 	return w.Runtime.StopContainer(ctx, k.ID.ID, max(time.Until(over), leastGrace))
 }
 
-// target returns a container for its hooks.
+// target returns a handler.Target that runs the hooks of a container.
 func (w *worker) target(c *v1.Container, id string) handler.Target {
 	return handler.Target{Runtime: w.Runtime, Container: c, ID: id, PodIP: w.status.get(w.uid).Status.PodIP}
 }
@@ -144,7 +148,7 @@ func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err e
 	return err
 }
 
-// waits notes why a container does not run. The reasons are the kubelet's.
+// waits records why a container does not run. The reasons are the kubelet's.
 func (w *worker) waits(c *v1.Container, reason, message string) {
 	w.note(func() { w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message} })
 }
@@ -154,13 +158,14 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	created := view.Active(c.Name)
 	found := created != nil && created.State == pleg.ContainerStateCreated
 	if found && created.Hash != view.Hash(c) {
-		// An earlier agent's start may still run. Then the removal fails, and the container will run.
+		// If an earlier agent's start is still in progress, the removal fails and the container
+		// will run.
 		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
 	}
 	pod, key := view.Pod, fmt.Sprintf("%s/%x", c.Name, view.Hash(c))
 	crashed := view.Crashed(c, w.ended)
 	if w.crashes.IsInBackOffSince(key, crashed) {
-		clear(w.ended) // a waiting container counts too
+		clear(w.ended) // from now on, stopped instances count as crashes
 		backoff := w.crashes.Get(key)
 		w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
 			backoff, c.Name, pod.Name, pod.Namespace, pod.UID))
@@ -179,11 +184,12 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 		w.crashes.Next(key, crashed)
 	}
 	sandbox := view.Seen.SandboxStatuses[0]
-	// A created container that never ran is used: with its removal, its restart count would be lost.
+	// A created container that never ran is reused, because its removal would lose its restart
+	// count.
 	if !found {
 		created = &pleg.Status{RestartCount: view.RestartCount(c)}
 		withIPs := *pod
-		withIPs.Status = w.status.get(w.uid).Status // published after the sandbox was inspected
+		withIPs.Status = w.status.get(w.uid).Status // contains the sandbox's addresses
 		created.ID.ID, err = w.Runtime.CreateContainer(ctx, &withIPs, c, sandbox.GetId(), sandbox.GetMetadata().GetAttempt(),
 			uint32(created.RestartCount)) //nolint:gosec // small
 		if err != nil {
@@ -205,12 +211,14 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	return true, w.postStart(ctx, pod, c, created.ID.ID)
 }
 
-// postStart runs the hook of a started container, and ends the container if the hook fails.
+// postStart runs the postStart hook of a started container. If the hook fails, it stops the
+// container.
 func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) error {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
-	// The hook may take long, and needs the pod's address.
+	// The hook may take long and needs the pod's address, so the new status is published before the
+	// hook.
 	_, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.Clock.Now())
 	if err == nil {
 		w.publish()

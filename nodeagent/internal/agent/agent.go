@@ -1,6 +1,7 @@
-// Package agent runs pods. It shows how to use the library; the other packages implement Kubernetes. A loop assigns
-// pods to workers and never waits for the runtime. A worker of package podworkers reads its pod's status, does one
-// thing, and reads again. A pod's published status comes from the library's cache.
+// Package agent runs pods. It shows how to use the library; the other packages implement rules of
+// Kubernetes. A loop assigns pods to workers and never waits for the runtime. A worker of package
+// podworkers reads its pod's status, takes one action, and reads the status again. A pod's
+// published status comes from the library's cache.
 package agent
 
 import (
@@ -30,29 +31,32 @@ import (
 )
 
 const (
-	// How often the agent looks for unwanted pods, and how often it asks whether the runtime is ready.
+	// housekeepingPeriod is how often the agent looks for unwanted pods. readyPeriod is how often
+	// it asks whether the runtime is ready.
 	housekeepingPeriod, readyPeriod = 2 * time.Second, 2 * time.Second
-	// sickPause is how long a loop waits before it checks a sick runtime again.
+	// sickPause is how long the agent waits before it checks the health of a sick runtime again.
 	sickPause = 100 * time.Millisecond
-	// patience is how long the runtime may be sick before the agent logs it: the first list takes a moment.
+	// patience is how long the runtime may be sick before the agent logs an error. It is not 0,
+	// because the runtime counts as sick until the first list has ended.
 	patience = time.Second
 )
 
 // Config configures an Agent.
 type Config struct {
-	// Reader is the runtime for the library, Runtime is for everything else.
+	// Reader makes the library's calls to the runtime. Runtime makes all other calls.
 	Reader  pleg.Runtime
 	Runtime *runtime.Client
-	// NodeName is the node's name in the metrics; empty for none. NodeIP is the address of pods on the host's network.
+	// NodeName is the node's name in the metrics, and may be empty. NodeIP is the address of pods
+	// on the host's network.
 	NodeName, NodeIP string
-	// Sink receives statuses. Adopted are the pods that an earlier agent wrote.
+	// Sink stores the statuses of pods. Adopted contains the pods that an earlier agent stored.
 	Sink    Sink
 	Adopted []*v1.Pod
 	// OnStatus is called with every new status.
 	OnStatus func(*v1.Pod)
 	Registry *prometheus.Registry
 	Logger   klog.Logger
-	// Clock is the clock for everything.
+	// Clock is the clock of the library.
 	Clock clock.Clock
 }
 
@@ -64,30 +68,32 @@ type Agent struct {
 	probes    *prober.Manager
 	status    *published
 	pods      *podworkers.Workers // set by Run
-	changed   chan struct{}       // capacity 1: the loop has something to do
-	joined    sync.WaitGroup      // all goroutines except the workers'
+	changed   chan struct{}       // capacity 1; wakes the loop
+	joined    sync.WaitGroup      // all goroutines except those of workers
 
 	mu       sync.Mutex
-	notReady error                 // why the runtime is not ready; guarded by mu
-	wanted   map[types.UID]*v1.Pod // nil until the manifests were read; replaced, never modified; guarded by mu
+	notReady error                 // why the runtime is not ready, or nil; guarded by mu
+	wanted   map[types.UID]*v1.Pod // nil before SetPods; the map is replaced, never modified; guarded by mu
 	workers  map[types.UID]*worker // guarded by mu
 }
 
-// New returns an agent that does nothing before Run, which must be called.
+// New returns an agent. The agent does nothing before Run is called. The caller must call Run.
 func New(config Config) *Agent {
 	a := &Agent{Config: config, cache: pleg.NewCache(), workers: map[types.UID]*worker{},
 		changed: make(chan struct{}, 1), notReady: errors.New("the runtime has not reported it is ready")}
 	a.generator = pleg.New(a.Reader, pleg.WithCache(a.cache), pleg.WithClock(a.Clock),
 		pleg.WithRegisterer(a.Registry), pleg.WithLogger(a.Logger.V(1)))
 	a.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "Always 1.",
-		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 })) // for joins of kubernetes-mixin
+		// The queries of kubernetes-mixin join with this metric.
+		ConstLabels: prometheus.Labels{"node": a.NodeName}}, func() float64 { return 1 }))
 	a.status = newPublished(a.Sink, a.Adopted, a.Logger, a.OnStatus)
 	a.probes = &prober.Manager{Runtime: a.Runtime, Status: a.status.get, Changed: a.probed, Begin: a.joined.Go,
 		Logger: a.Logger}
 	return a
 }
 
-// SetPods sets the pods that run; others end. It may be called at any time.
+// SetPods sets the pods that the agent runs. The agent ends its other pods. SetPods is safe for
+// concurrent use.
 func (a *Agent) SetPods(pods []*v1.Pod) {
 	wanted := make(map[types.UID]*v1.Pod, len(pods))
 	for _, pod := range pods {
@@ -99,7 +105,7 @@ func (a *Agent) SetPods(pods []*v1.Pod) {
 	a.reconcile()
 }
 
-// reconcile makes the loop compare the wanted pods with the workers soon.
+// reconcile asks the loop to compare the wanted pods with the workers. It does not block.
 func (a *Agent) reconcile() {
 	select {
 	case a.changed <- struct{}{}:
@@ -107,25 +113,26 @@ func (a *Agent) reconcile() {
 	}
 }
 
-// Run runs the pods until ctx ends. It is called once. When it returns, the agent's goroutines have ended; the pods
-// continue to run.
+// Run runs the pods until ctx ends. It must be called only once. When Run returns, the agent's
+// goroutines have ended, but the pods continue to run.
 func (a *Agent) Run(ctx context.Context) {
 	a.pods = podworkers.New(a.generator, podworkers.Options{Sync: a.sync, OnError: a.syncFailed})
 	wake := func(event *pleg.PodLifecycleEvent) { a.pods.Wake(event.ID) }
 	a.joined.Go(func() {
-		_ = a.generator.Handle(ctx, pleg.Handler{ // it ends with ctx
+		_ = a.generator.Handle(ctx, pleg.Handler{ // returns when ctx ends
 			OnContainerStarted: wake, OnContainerDied: wake, OnPodSync: wake, OnSynced: a.reconcile,
 		})
 	})
 	a.joined.Go(func() { a.watchRuntime(ctx) })
 	a.generator.Start(ctx)
 	a.loop(ctx)
-	a.pods.Wait() // first: workers begin probes
+	a.pods.Wait() // before joined.Wait, because workers start probes
 	a.joined.Wait()
 	a.generator.Stop()
 }
 
-// loop assigns pods to workers until ctx ends. While the runtime is sick, it only checks again after each sickPause.
+// loop assigns pods to workers until ctx ends. While the runtime is sick, loop only repeats the
+// health check.
 func (a *Agent) loop(ctx context.Context) {
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
@@ -141,12 +148,13 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// reconcileLocked gives every wanted pod a worker, and makes the workers of other pods remove them. A new pod waits
-// until an old pod with its name or UID is gone. Then reconcileLocked looks for unwanted pods in the runtime and on
-// disk. It ignores pods with names that no manifest may have: their files could be anywhere.
+// reconcileLocked starts a worker for every wanted pod, and makes workers remove unwanted pods. A
+// new pod waits until an old pod with the same name or UID is gone. reconcileLocked also looks for
+// unwanted pods in the runtime and on disk. It ignores pods with invalid names, because the names
+// become parts of paths.
 func (a *Agent) reconcileLocked(ctx context.Context) {
 	if a.wanted == nil || !a.generator.HasSynced() {
-		return // not everything is known yet
+		return // the wanted or the existing pods are not known yet
 	}
 	names, exists := map[klog.ObjectRef]types.UID{}, sets.KeySet(a.wanted)
 	for uid, w := range a.workers {
@@ -200,7 +208,7 @@ func (a *Agent) awaitHealth(ctx context.Context) bool {
 	return err == nil
 }
 
-// probed publishes a probe's result, and wakes the worker.
+// probed publishes the outcome of a pod's probe, and wakes the pod's worker.
 func (a *Agent) probed(uid types.UID) {
 	a.mu.Lock()
 	w := a.workers[uid]

@@ -52,7 +52,8 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// After a kill, the next agent completes what was half done, and nothing runs twice.
+// If an agent ends during the start of a container, the next agent completes the start. It does not
+// create a second container.
 func TestAdoptionOfHalfAPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		heal := n.server.Block("StartContainer", "")
@@ -69,8 +70,8 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 	})
 }
 
-// After the clock was set back, a container has an earlier time than its predecessor. When it ends, the agent still
-// replaces it, with the next attempt.
+// After the clock is set back, a container's timestamps are earlier than its predecessor's. When
+// the container ends, the agent still starts a successor, with the next attempt.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		back := func(attempt uint32, times ...*int64) {
@@ -100,7 +101,7 @@ func TestClockSetBack(t *testing.T) {
 }
 
 // If manifests are removed while no agent runs, the next agent removes their pods. It does not
-// touch other programs' pods.
+// touch pods of other programs.
 func TestOrphans(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		b := n.pod("b", always)
@@ -127,7 +128,8 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// The agent does not trust a pod's names from the runtime: it touches no files outside of its own directories.
+// If the runtime reports a pod with the UID "..", the agent removes no files outside its own
+// directories.
 func TestOrphanWithBadName(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		precious := filepath.Join(n.dir, "precious")
@@ -168,7 +170,7 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 					heal := n.server.Inject(fault)
 					n.wait(2 * time.Second)
 					for _, sandbox := range n.server.Sandboxes(pod.UID) {
-						_ = n.server.StopPodSandbox(sandbox) // gives the agent something to do
+						_ = n.server.StopPodSandbox(sandbox) // forces the agent to act
 					}
 					n.wait(10 * time.Second)
 					heal()
@@ -187,8 +189,8 @@ func TestRuntimeAnswersGarbage(t *testing.T) {
 	}
 }
 
-// While the runtime is away, the agent does nothing, and its health gives the reason. Once the
-// runtime is back, the agent repairs what happened meanwhile.
+// While the runtime is down, the agent does nothing, and /healthz gives the reason. Once the
+// runtime is up, the agent restarts a container that has died, and runs a new pod.
 func TestSickRuntime(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -223,8 +225,9 @@ func TestSickRuntime(t *testing.T) {
 	})
 }
 
-// A pod with a stuck inspection delays no other pod's sync. Within half a second of the bubble's time, 20
-// dead containers of other pods restart, and a new pod runs. nodeagent/e2e tests the same on containerd.
+// While the inspection of one pod is stuck, the agent syncs other pods without delay. Within half a
+// second of the bubble's time, 20 dead containers of other pods restart, and a new pod runs.
+// nodeagent/e2e tests the same on containerd.
 func TestStuckInspection(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pods := []*v1.Pod{n.pod("a", always)}
@@ -244,7 +247,7 @@ func TestStuckInspection(t *testing.T) {
 		for i := range 20 {
 			n.want(fmt.Sprint("b", i), fmt.Sprintf("Running Ready; c%d 1 running after Error(137)", i))
 		}
-		n.want("a", "Running Ready; web 0 running") // its end is not known
+		n.want("a", "Running Ready; web 0 running") // the agent does not know that web has ended
 		n.agent.SetPods(append(pods, n.pod("new", always)))
 		n.wait(500 * time.Millisecond)
 		n.want("new", "Running Ready; web 0 running")
@@ -254,8 +257,9 @@ func TestStuckInspection(t *testing.T) {
 	})
 }
 
-// If the runtime learns an exit's reason late, the pod's status gets it, because the library inspects a dead container
-// once more. It does so even if the container was dead before the agent started.
+// If the runtime reports the reason of an exit late, the pod's status still shows the reason,
+// because the library inspects each dead container once more, even if the container died before the
+// agent started.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
@@ -279,7 +283,8 @@ func TestLateReason(t *testing.T) {
 	})
 }
 
-// While the runtime is not ready, the agent does nothing, and its health has the runtime's message.
+// While the runtime is not ready, the agent does nothing, and /healthz reports the runtime's
+// message.
 func TestRuntimeNotReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -302,7 +307,8 @@ func TestRuntimeNotReady(t *testing.T) {
 	})
 }
 
-// A new pod waits until an old pod with its name is gone. A pod that is wanted again waits until its removal is done.
+// A new pod waits until an old pod with the same name is gone. If a pod is wanted again during its
+// removal, it starts again after the removal.
 func TestReplacedPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const slow = "  terminationGracePeriodSeconds: 10\n  containers: [{name: web, image: deaf, imagePullPolicy: Never}]\n"
@@ -328,7 +334,8 @@ func TestReplacedPod(t *testing.T) {
 	})
 }
 
-// Statuses are written only when they change. If a write fails, the next sync repeats it.
+// The agent writes statuses only when they change. If a write fails, the next sync repeats the
+// write.
 func TestStatusesAreWritten(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.sink.err = errOnPurpose
@@ -356,7 +363,7 @@ func TestStatusesAreWritten(t *testing.T) {
 	})
 }
 
-// An idle agent makes only reading calls.
+// An idle agent makes no calls that change or inspect pods.
 func TestIdle(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Minute, n.pod("a", always), n.pod("job",
@@ -372,7 +379,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// Unwanted pods end, each within its own grace period. Until they are gone, /pods serves them.
+// If no pod is wanted, each pod ends within its own grace period. /pods serves a pod until the pod
+// is gone.
 func TestNoneWanted(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always), n.pod("b",
@@ -392,8 +400,9 @@ func TestNoneWanted(t *testing.T) {
 	})
 }
 
-// After a kill, files of pods that no longer exist are left on disk. The next agent removes them, at its start and
-// later, and keeps the files of others. The log of a dead container is removed with the container.
+// A killed agent may leave files of pods that no longer exist. The next agent removes these files
+// once it has read the manifests, and again later. It keeps the files of existing pods. With a dead
+// container, it also removes the container's log.
 func TestCollect(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: web, image: exit, "+
@@ -444,8 +453,9 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// If a kill of the agent interrupts a container's start, the container's work may have begun. The start counts as an
-// end, like a start that the runtime refused: the next agent does not repeat it for a container that may run once.
+// If the agent is killed during a container's start, the container may have begun its work. The
+// next agent treats the interrupted start as a failed run, like a start that the runtime refused.
+// With the restart policy Never, it does not start the container again.
 func TestStartCutShort(t *testing.T) {
 	const again = "Running Ready; web 1 running after StartError(128)"
 	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
@@ -476,8 +486,8 @@ func TestStartCutShort(t *testing.T) {
 	}
 }
 
-// If an earlier agent's start still runs, the next agent's own start fails. This failure is not the runtime's verdict
-// on the container.
+// While an earlier agent's start of a container is in progress, the next agent's start of the
+// container fails. Only the result of the earlier start decides the container's status.
 func TestStartBesideOneCutShort(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
@@ -491,12 +501,13 @@ func TestStartBesideOneCutShort(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			close(n.cut)
 		}()
-		n.run(20*time.Second, pod) // there is a back-off
+		n.run(20*time.Second, pod) // longer than the back-off
 		n.want("a", "Failed; web 0 StartError(128)")
 	})
 }
 
-// When the agent ends, it waits a while for starts in progress.
+// If a container's start is in progress when the agent ends, the agent waits a limited time for the
+// start.
 func TestStopDuringStart(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)
@@ -512,8 +523,8 @@ func TestStopDuringStart(t *testing.T) {
 	})
 }
 
-// If a container's specification changes during its start, the container does not run at the same time as its
-// successor.
+// If a container's specification changes during its start, the container never runs at the same
+// time as its successor.
 func TestStartOfTheOldSpecification(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := func(args string) *v1.Pod {
@@ -533,7 +544,8 @@ func TestStartOfTheOldSpecification(t *testing.T) {
 	})
 }
 
-// If a pod's inspection fails when the agent starts, the pod keeps its earlier status.
+// If a pod's inspection fails or is stuck when an agent starts, the agent publishes no status other
+// than the earlier one.
 func TestAdoptionBesideStuckInspection(t *testing.T) {
 	for name, fault := range map[string]criserver.Fault{"hangs": {Block: true}, "fails": {Err: errOnPurpose}} {
 		t.Run(name, func(t *testing.T) {
@@ -556,7 +568,7 @@ func TestAdoptionBesideStuckInspection(t *testing.T) {
 	}
 }
 
-// When the agent ends, its pods do not: published statuses stay, even those of ended pods.
+// When the agent ends, it keeps the stored statuses of all pods, even of pods that have ended.
 func TestStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		var pods []*v1.Pod
@@ -567,7 +579,7 @@ func TestStop(t *testing.T) {
 		n.run(5*time.Second, pods...)
 		for range 20 {
 			for i := range pods {
-				pods[i] = pods[i].DeepCopy() // which wakes its worker
+				pods[i] = pods[i].DeepCopy() // a new pointer wakes the worker
 			}
 			n.agent.SetPods(pods)
 			n.stop()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// The agent ends a container or sidecar that the manifest no longer has. The others run on.
+// If a container or sidecar is removed from a manifest, the agent ends it. The pod's other
+// containers run on.
 func TestContainerLeavesManifest(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const side = "  initContainers: [{name: side, image: sleep, imagePullPolicy: Never, restartPolicy: Always}]\n"
@@ -26,7 +27,7 @@ func TestContainerLeavesManifest(t *testing.T) {
 	})
 }
 
-// An init container that is stuck is replaced when its specification changes.
+// If the specification of a running init container changes, the agent replaces the init container.
 func TestChangedInitContainer(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image string) string {
@@ -39,7 +40,8 @@ func TestChangedInitContainer(t *testing.T) {
 	})
 }
 
-// A volume that changes replaces the containers that mount it, and no others.
+// If a volume changes, the agent replaces the containers that mount the volume. It replaces no
+// other container.
 func TestChangedVolume(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(path string) string {
@@ -53,7 +55,7 @@ func TestChangedVolume(t *testing.T) {
 	})
 }
 
-// A pod with the UID of an earlier pod but another name replaces the earlier pod.
+// If a pod's name changes but its UID does not, the new pod replaces the earlier pod.
 func TestUIDOfAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		first, second := n.pod("a", always), n.pod("b", always)
@@ -68,8 +70,8 @@ func TestUIDOfAnother(t *testing.T) {
 	})
 }
 
-// After a change to a missing image, the status shows this as the reason, with every restart policy. A corrected
-// manifest runs without a back-off, however often this happens.
+// If a container's image changes to a missing image, the status reports ErrImageNeverPull, with
+// every restart policy. When the manifest is corrected, the container runs without a back-off.
 func TestMissingImageAndBack(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		t.Run(policy, func(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// If a sidecar is in back-off when the pod's work is done, its status does not stay in back-off.
+// If a sidecar is in back-off when the pod's other containers have ended, the pod's status shows
+// the sidecar as ended, not as in back-off.
 func TestSidecarOfEndedPod(t *testing.T) {
 	for code, want := range map[string]string{
 		"0": "Succeeded; side 1 Error(1); job 0 Completed(0)",
@@ -49,7 +50,8 @@ func TestHealthyStart(t *testing.T) {
 	})
 }
 
-// If a hostPath is missing or has the wrong type, the pod waits for it without a sandbox, as in the kubelet.
+// If a hostPath is missing or of the wrong type, the pod waits for the path without a sandbox, as
+// in the kubelet.
 func TestHostPathThatIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		path := filepath.Join(n.dir, "host")

@@ -10,7 +10,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// lossy is a runtime that has lost its containers' ends. After a while, a witness reports each end.
+// lossy is a runtime that has lost the exit codes of containers. When the duration lost has passed
+// since an end, a witness reports the exit code.
 type lossy struct {
 	*cri.Runtime
 	lost time.Duration
@@ -33,8 +34,9 @@ func (l lossy) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus
 	return status, nil
 }
 
-// For 10 s, the agent does not act on an end that the runtime has lost: a witness may still report it. A container that
-// runs again in any case does not wait.
+// If the runtime has lost an exit code, the agent does not act on the end for 10 s, because a
+// witness may still report the code. If a container would restart after any exit code, it restarts
+// at once.
 func TestLostEnd(t *testing.T) {
 	const (
 		runs, done = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)"
@@ -47,7 +49,7 @@ func TestLostEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, spec        string
 		lost              time.Duration
-		soon, later, last string // 2 s, 8 s and 14 s after the beginning
+		soon, later, last string // the status after 2 s, 8 s and 14 s
 		starts            int
 	}{
 		{"Never", "  restartPolicy: Never\n" + job, 1500 * time.Millisecond, runs, done, done, 1},

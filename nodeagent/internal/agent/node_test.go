@@ -39,18 +39,18 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
-	lost     time.Duration // how long the runtime does not know an end
-	cut      chan struct{} // when it closes, the first start of "slow" fails, and of "late" with one argument returns
+	lost     time.Duration // how long after an end the runtime does not know the exit code
+	cut      chan struct{} // until it is closed, the first start of a "slow" or "late" container blocks
 
 	mu     sync.Mutex
-	exec   map[string]int // the exit code of commands, by the container's name; guarded by mu
+	exec   map[string]int // the exit code of commands, by container name; guarded by mu
 	log    []string       // what happened to containers: "web started", …; guarded by mu
 	at     []time.Time    // the times of log; guarded by mu
 	logged []string       // lines of the agent's log; guarded by mu
-	seen   map[string]int // published stages of containers, by pod and ID; guarded by mu
+	seen   map[string]int // the highest published stage of each container; guarded by mu
 }
 
-// memory is a sink.
+// memory is a Sink that keeps the pods in memory.
 type memory struct {
 	mu     sync.Mutex
 	pods   map[string]*v1.Pod // by name; guarded by mu
@@ -77,8 +77,8 @@ func (m *memory) Remove(pod *v1.Pod) error {
 	return m.err
 }
 
-// strictClock is a clock that never returns the same time twice, like a real clock. In a bubble, no time passes while
-// goroutines run.
+// strictClock is a clock that never returns the same time twice, like a real clock. The clock of a
+// bubble stands still while goroutines run.
 type strictClock struct {
 	clock.RealClock
 	mu   sync.Mutex
@@ -160,8 +160,9 @@ func (n *node) start() {
 	}
 }
 
-// programs returns the images. On request, "sleep" ends, "deaf" does not, and "lazy" ends 5 s later. "exit" has its
-// code and time as arguments. "late" begins to serve late.
+// programs returns the program of each image. When asked to end, "sleep" ends at once, "lazy" ends
+// 5 s later, and "deaf" runs on. The arguments of "exit" are the exit code and a duration. "late"
+// and "slow" start only after n.cut is closed.
 func (n *node) programs() map[string]criserver.Program {
 	main := func(run func(ctx context.Context, p *criserver.Process) int) criserver.Program {
 		return criserver.Program{
@@ -284,7 +285,7 @@ func (n *node) setExec(container string, code int) {
 	n.exec[container] = code
 }
 
-// pod returns a pod from its specification in YAML, and sets the image pull policies.
+// pod returns a pod with the given name and the given specification in YAML.
 func (n *node) pod(name, spec string) *v1.Pod {
 	n.t.Helper()
 	pod, err := manifest.Decode([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:\n"+
@@ -316,7 +317,7 @@ func (n *node) status(name string) v1.PodStatus {
 	return v1.PodStatus{}
 }
 
-// brief returns a pod's phase, its true conditions, and its containers.
+// brief returns a pod's phase, Ready or NotInitialized if they apply, and its containers.
 func (n *node) brief(name string) string {
 	s := n.status(name)
 	text := string(s.Phase)
@@ -351,7 +352,7 @@ func state(s v1.ContainerState) string {
 	return "?"
 }
 
-// published checks that no status goes back: from running to waiting, or from ended to running.
+// published checks that no container's status goes back, for example from ended to running.
 func (n *node) published(pod *v1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -376,7 +377,7 @@ func (n *node) published(pod *v1.Pod) {
 	}
 }
 
-// want checks the brief status of a pod.
+// want checks that brief returns the text want for a pod.
 func (n *node) want(name, want string) {
 	n.t.Helper()
 	if got := n.brief(name); got != want {

@@ -14,7 +14,8 @@ import (
 
 const always = "  containers: [{name: web, image: sleep, imagePullPolicy: Never}]\n"
 
-// A pod runs when its manifest appears, and leaves nothing when its manifest is removed.
+// A pod runs when its manifest appears. When the manifest is removed, the agent removes the pod's
+// sandbox, containers and status.
 func TestPodLives(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", always))
@@ -32,7 +33,8 @@ func TestPodLives(t *testing.T) {
 	})
 }
 
-// Tests every restart policy with every kind of end.
+// Depending on the restart policy and the exit code, an ended container restarts with back-off, or
+// its pod succeeds or fails.
 func TestRestartPolicies(t *testing.T) {
 	for _, c := range []struct{ policy, image, args, want string }{
 		{"Always", "exit", `["0"]`, "Running; c 1 CrashLoopBackOff after Completed(0)"},
@@ -52,8 +54,9 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-// A crashed container restarts at once, then after 10 s. Each further wait is twice as long, up
-// to 5 min. After ten minutes without a crash, the back-off starts again.
+// After its first crash, a container restarts at once. After the second crash, it waits for 10 s.
+// Each further wait is twice as long, up to 5 min. After ten minutes without a crash, the back-off
+// begins again.
 func TestCrashLoopBackOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(20*time.Minute, n.pod("a", "  containers: [{name: c, image: exit, imagePullPolicy: Never, args: ['1']}]\n"))
@@ -72,7 +75,7 @@ func TestCrashLoopBackOff(t *testing.T) {
 	})
 }
 
-// A job that fails twice finally succeeds.
+// The agent retries a job that fails twice. When the third attempt succeeds, the pod has succeeded.
 func TestRetriedJob(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(time.Minute, n.pod("a",
@@ -81,7 +84,8 @@ func TestRetriedJob(t *testing.T) {
 	})
 }
 
-// Init containers run in order, each to its end. A sidecar runs at the same time, and ends last.
+// Init containers run in order, each to its end. A sidecar starts in the same order but runs on,
+// and ends last.
 func TestInitContainersAndSidecar(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", `  restartPolicy: Never
@@ -113,7 +117,8 @@ func TestInitContainersAndSidecar(t *testing.T) {
 	})
 }
 
-// A failed init container runs again, or the pod fails.
+// If an init container fails, it runs again with the restart policy Always. With Never, its pod
+// fails.
 func TestInitContainerFails(t *testing.T) {
 	const spec = `
   initContainers: [{name: first, image: exit, imagePullPolicy: Never, args: ["1"]}]
@@ -169,8 +174,9 @@ func (n *node) kill(container string) {
 	n.t.Fatalf("there is no container %s", container)
 }
 
-// A changed container is replaced alone. A change of the sandbox replaces everything in it. Other
-// changes replace nothing.
+// If a container's specification changes, the agent replaces only this container. If the sandbox's
+// specification changes, it replaces the sandbox and all containers. If labels change, it replaces
+// nothing.
 func TestChangedSpec(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {
@@ -179,7 +185,7 @@ func TestChangedSpec(t *testing.T) {
 				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
 		}
 		n.run(time.Second, n.pod("a", spec("sleep", "x")))
-		// In a bubble, a status newer than now comes only with the next full list.
+		// In a bubble, the agent gets a status newer than now only after the next full list.
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "x")))
 		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "y")))
@@ -191,7 +197,8 @@ func TestChangedSpec(t *testing.T) {
 	})
 }
 
-// A stopped or removed sandbox is replaced with everything in it. Restart counts continue.
+// If a sandbox is stopped or removed, the agent replaces it and its containers. Restart counts
+// continue.
 func TestSandboxDies(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", always)
@@ -216,7 +223,7 @@ func TestSandboxDies(t *testing.T) {
 	})
 }
 
-// A sandbox that never gets its address is replaced with back-off.
+// If a sandbox never gets an address, the agent replaces the sandbox with back-off.
 func TestSandboxWithoutAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.server.Inject(criserver.Fault{Method: "PodSandboxStatus", Times: 300, Edit: func(answer any) {
@@ -229,7 +236,8 @@ func TestSandboxWithoutAddress(t *testing.T) {
 	})
 }
 
-// A container in an unknown state is ended, and gets a successor only when the runtime reports its end.
+// The agent stops a container in an unknown state. It starts a successor only after the runtime has
+// reported the container's end.
 func TestContainerOfUnknownState(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		heal := n.server.Inject(criserver.Fault{Method: "ContainerStatus", Edit: garbage.UnknownStates})
@@ -245,7 +253,8 @@ func TestContainerOfUnknownState(t *testing.T) {
 	})
 }
 
-// Containers get their preStop hook and their grace period, but no longer.
+// When a pod ends, the preStop hooks run. Containers that run longer than the grace period are
+// killed.
 func TestTermination(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(time.Second, n.pod("a", `  terminationGracePeriodSeconds: 20
@@ -287,7 +296,8 @@ func TestLongPreStop(t *testing.T) {
 	})
 }
 
-// The agent pulls a missing image with back-off or, with the policy Never, not at all.
+// The agent pulls a missing image repeatedly with back-off. With the pull policy Never, it does not
+// pull the image.
 func TestMissingImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", "  containers: [{name: c, image: missing}]\n"),
@@ -301,7 +311,8 @@ func TestMissingImage(t *testing.T) {
 	})
 }
 
-// A failed call is repeated, and the status shows its error.
+// If a call that starts a pod fails, the agent repeats the call. Until the call succeeds, the
+// status reports a reason.
 func TestStartFails(t *testing.T) {
 	for method, want := range map[string]string{
 		"RunPodSandbox":   "Pending; web 0 ContainerCreating",
@@ -321,8 +332,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// A successful postStart hook changes nothing, with every restart policy: a status from before the start does not
-// replace what was published during the hook.
+// A container with a successful postStart hook starts only once, with every restart policy. After
+// the hook, the agent does not publish or use a status from before the start.
 func TestPostStart(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}",
@@ -344,7 +355,7 @@ func TestPostStart(t *testing.T) {
 	}
 }
 
-// If a postStart hook fails, its container is ended and started again.
+// If a postStart hook fails, the agent stops the container and starts it again.
 func TestPostStartFails(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)

@@ -17,7 +17,8 @@ func probed(image string, probes ...string) string {
 
 const strictLiveness = "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 1}"
 
-// A container is not ready until its probe succeeds, and readiness changes at the thresholds.
+// A container becomes ready when successThreshold readiness probes in a row have succeeded. It
+// becomes unready when failureThreshold probes in a row have failed.
 func TestReadiness(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("web", 1)
@@ -35,7 +36,7 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// The first readiness probe comes as soon as a container runs, however long the period is.
+// The first readiness probe runs as soon as its container runs, even if the period is long.
 func TestReadinessAtOnce(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", probed("sleep", "readinessProbe: {exec: {command: [check]}, periodSeconds: 60}")))
@@ -43,8 +44,8 @@ func TestReadinessAtOnce(t *testing.T) {
 	})
 }
 
-// If a liveness probe fails, the container is killed within the probe's grace period and
-// restarted. Until then, the probe pauses.
+// If a liveness probe fails, the agent kills the container after the probe's grace period and
+// restarts the container. The probe pauses in the meantime.
 func TestLiveness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(30*time.Second, n.pod("a", probed("deaf", "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, "+
@@ -63,22 +64,22 @@ func TestLiveness(t *testing.T) {
 	})
 }
 
-// A container that never becomes live is killed repeatedly, with back-off. With the policy
-// Never, the container runs once.
+// If a liveness probe never succeeds, the agent kills and restarts the container again and again,
+// with back-off. With the restart policy Never, the container runs only once.
 func TestLivenessNeverSucceeds(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := "\n" + probed("sleep", strictLiveness)
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
-		// As in the kubelet, the killed instance does not count for its successor's back-off;
-		// earlier instances do.
+		// As in the kubelet, the back-off of a container does not count the instance that the agent
+		// killed last. It counts earlier instances.
 		n.want("a", "Running; web 2 CrashLoopBackOff after Completed(0)")
-		n.want("b", "Succeeded; web 0 Completed(0)") // on request, it exited with 0
+		n.want("b", "Succeeded; web 0 Completed(0)") // web exits with 0 when it is asked to end
 	})
 }
 
-// Other probes wait until the startup probe has succeeded once. If it fails, the container is
-// killed.
+// Other probes wait until the startup probe has succeeded once. If the startup probe fails, the
+// agent kills the container.
 func TestStartup(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.setExec("web", 1)
@@ -96,7 +97,8 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// A stuck command fails at its timeout. A failed call is not a result.
+// A probe fails if its command runs longer than the timeout. If the call to the runtime fails, the
+// probe gives no result.
 func TestProbeTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(10*time.Second, n.pod("a", probed("sleep",
@@ -110,7 +112,7 @@ func TestProbeTimeout(t *testing.T) {
 	})
 }
 
-// A probe of a closed port fails with a clear message.
+// A probe of a closed port fails, and the agent restarts the container.
 func TestProbeOfDeadPort(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(5*time.Second, n.pod("a", probed("sleep",
@@ -141,8 +143,9 @@ func TestProbesDuringTermination(t *testing.T) {
 	})
 }
 
-// If the agent interrupts a job, the job is not done, even if it exits with 0: after a failed probe or a change of the
-// sandbox, the job starts again. It does so even if the agent is killed meanwhile.
+// If the agent stops a job because of a failed probe or a change of the sandbox, the job starts
+// again, even if it exits with code 0. The job also starts again if the agent is killed in the
+// meantime.
 func TestInterruptedJob(t *testing.T) {
 	const spec = `  restartPolicy: OnFailure
   containers:
@@ -158,7 +161,7 @@ func TestInterruptedJob(t *testing.T) {
 					n.run(3*time.Second, pod)
 					n.setExec("job", 0)
 					n.want("a", "Running"+map[string]string{"liveness": " Ready", "startup": ""}[kind]+"; job 0 running")
-					if killed { // in the grace period, and after the end
+					if killed { // once in the grace period, and once after the end
 						n.stop()
 						n.start()
 						n.run(time.Second, pod)
@@ -180,7 +183,8 @@ func TestInterruptedJob(t *testing.T) {
 	})
 }
 
-// If a probe ends a job that may run once, the exit code decides the job's result, as in the kubelet.
+// If a failed probe ends a job with the restart policy Never, the job's exit code decides the
+// result, as in the kubelet.
 func TestInterruptedOnce(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		n.setExec("job", 1)

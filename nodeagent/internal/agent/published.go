@@ -19,8 +19,8 @@ type Sink interface {
 	Remove(pod *v1.Pod) error
 }
 
-// published has the statuses of all pods, and writes changes. Its methods are safe for concurrent use. A slow write
-// blocks the others: then the node is in trouble anyway.
+// published stores the statuses of all pods, and writes changes to a sink. Its methods are safe for
+// concurrent use. A slow write blocks all methods, but then the node is in trouble anyway.
 type published struct {
 	sink     Sink
 	logger   klog.Logger
@@ -35,7 +35,7 @@ type entry struct {
 	written bool
 }
 
-// newPublished returns a published that begins with the statuses of an earlier agent.
+// newPublished returns a published that contains the statuses of an earlier agent.
 func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange func(*v1.Pod)) *published {
 	p := &published{sink: sink, logger: logger, onChange: onChange, pods: map[types.UID]entry{}}
 	for _, pod := range adopted {
@@ -44,7 +44,8 @@ func newPublished(sink Sink, adopted []*v1.Pod, logger klog.Logger, onChange fun
 	return p
 }
 
-// get returns a pod with its status, or a zero pod if there is none. Callers must not modify it.
+// get returns a pod with its status, or a zero pod if the pod is unknown. Callers must not modify
+// the pod.
 func (p *published) get(uid types.UID) (pod v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,14 +55,15 @@ func (p *published) get(uid types.UID) (pod v1.Pod) {
 	return pod
 }
 
-// interruptedAnnotation is the annotation of a pod that has its interrupted containers as JSON.
+// interruptedAnnotation is the annotation that contains a pod's interrupted containers, as JSON.
 const interruptedAnnotation = "nodeagent.kubepleg.dev/interrupted"
 
-// set sets a pod's status and interrupted containers. If the write fails, the next call repeats it.
+// set sets a pod's status and interrupted containers. If the sink fails to write a pod, the next
+// call for the pod repeats the write.
 func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string]string) {
 	next := pod.DeepCopy()
 	if len(interrupted) > 0 {
-		text, _ := json.Marshal(interrupted) // strings cannot fail
+		text, _ := json.Marshal(interrupted) // cannot fail for strings
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, interruptedAnnotation, string(text))
 	}
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
@@ -82,7 +84,7 @@ func (p *published) set(pod *v1.Pod, status v1.PodStatus, interrupted map[string
 	p.pods[pod.UID] = e
 }
 
-// remove forgets a pod.
+// remove removes a pod from p and from the sink.
 func (p *published) remove(pod *v1.Pod) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +92,7 @@ func (p *published) remove(pod *v1.Pod) error {
 	return p.sink.Remove(pod)
 }
 
-// list returns the pods with their statuses, by name.
+// list returns the pods with their statuses, sorted by namespace and name.
 func (p *published) list() []v1.Pod {
 	pods := []v1.Pod{}
 	p.mu.Lock()

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// If a container must not be root but would be, it is not created, and its status gives the reason. It starts once the
-// manifest has a user for it.
+// If runAsNonRoot is set and a container would run as root, the agent does not create the
+// container, and its status gives the reason. When the manifest names another user, the container
+// starts.
 func TestNotRoot(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		const restricted = "  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}\n" + always

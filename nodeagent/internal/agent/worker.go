@@ -23,19 +23,22 @@ import (
 )
 
 const (
-	// How often an unchanged pod is synced, and how often a pod is inspected while an end is unsettled.
+	// resyncPeriod is how often an unchanged pod is synced. unsettledPeriod is how often a pod is
+	// inspected while an exit code is unsettled.
 	resyncPeriod, unsettledPeriod = time.Minute, time.Second
-	// The back-off of sandboxes.
+	// The first and the longest back-off of sandboxes.
 	firstSandbox, longestSandbox = time.Second, 10 * time.Second
-	// The back-off of containers that crash and of images that cannot be pulled.
+	// The first and the longest back-off of containers that crash and of images that cannot be
+	// pulled.
 	firstBackoff, longestBackoff = 10 * time.Second, 5 * time.Minute
 )
 
-// errLives means that an ended container or sandbox still seems to run.
+// errLives means that a container or sandbox that the worker has stopped still seems to run.
 var errLives = errors.New("what was ended still runs")
 
-// worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action it forgets what it
-// has seen. It publishes what the library's cache has at that moment. The cache never goes back, so no status does.
+// worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action,
+// it reads the pod's status again. It publishes the status in the library's cache. The cache never
+// returns to an older status, so the published status does not either.
 type worker struct {
 	*Agent
 	life   context.Context // ends when the agent does
@@ -44,23 +47,31 @@ type worker struct {
 	uid    types.UID
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 
-	// Owned by sync.
-	gone     bool             // true if nothing is left of the pod
-	next     time.Time        // the latest time of the next sync
-	askAgain time.Time        // when the pod may be inspected again because of an unsettled end
-	ended    sets.Set[string] // IDs that the worker has ended, which are no crashes
-	// The back-off of containers by name and hash, of images, and of the sandbox. A wrong sandbox is replaced no sooner
-	// than a sandbox that could not be made.
+	// Only sync and the methods that it calls use these fields.
+	gone bool      // true if nothing is left of the pod
+	next time.Time // when the pod is synced at the latest
+	// askAgain is when the worker may request the next inspection for an unsettled exit code.
+	askAgain time.Time
+	// ended contains the IDs of containers and sandboxes that the worker has stopped. Their ends
+	// are not crashes.
+	ended sets.Set[string]
+	// The back-offs of containers (by name and hash), of images, and of the sandbox. The back-off
+	// of the sandbox also delays the replacement of an unsuitable sandbox.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
 
-	publishing sync.Mutex                          // guards the fields below: probes publish too
-	hidden     bool                                // true if the pod has no manifest or is being removed: not published
-	reasons    map[string]v1.ContainerStateWaiting // why containers do not run
-	// The IDs of the containers that it has interrupted last, by name. A later agent reads them from the status.
+	// publishing guards the fields below, because probes also publish.
+	publishing sync.Mutex
+	// hidden is true if the status must not be published: the pod has no manifest or is being
+	// removed.
+	hidden  bool
+	reasons map[string]v1.ContainerStateWaiting // why containers do not run, by name
+	// interrupted maps the name of a container to the ID of the last instance that the agent
+	// interrupted. A later agent reads this map from an annotation of the stored pod.
 	interrupted map[string]string
 }
 
-// beginLocked begins a worker. A hidden pod is not published.
+// beginLocked starts the worker of a pod. If hidden is true, the worker does not publish the pod's
+// status.
 func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
 	w := &worker{
 		Agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
@@ -69,7 +80,8 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestSandbox),
 		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
 	}
-	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted) // if there is one
+	// Unmarshal fails if an earlier agent stored no such annotation.
+	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted)
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
@@ -77,8 +89,8 @@ func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *work
 	return w
 }
 
-// sync takes at most one action for a pod, based on a status that is newer than the last action. While the runtime is
-// sick, it does nothing, and syncs again after a pause.
+// sync takes at most one action for a pod, based on a status that is newer than the last action.
+// While the runtime is sick, sync takes no action, and is called again after sickPause.
 func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
 	a.mu.Lock()
 	w := a.workers[seen.ID]
@@ -94,18 +106,18 @@ func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworker
 		ctx = w.life
 	}
 	w.next = time.Now().Add(resyncPeriod)
-	w.publish() // the published status may end the pod
+	w.publish() // w.view uses the published phase
 	did, err := w.act(ctx, w.view(seen))
-	w.publish() // with the new reasons
+	w.publish() // publishes the new reasons
 	switch {
 	case w.gone:
 		a.mu.Lock()
 		delete(a.workers, w.uid)
 		a.mu.Unlock()
-		a.reconcile() // a new pod may have waited for this
+		a.reconcile() // a new pod may have waited for this removal
 		return podworkers.Result{Done: true}, nil
 	case unwanted != w.unwanted():
-		return podworkers.Result{Acted: true}, nil // the next sync ends the container
+		return podworkers.Result{Acted: true}, nil // the pod became unwanted: sync it at once
 	}
 	return podworkers.Result{Acted: did, After: time.Until(w.next)}, err
 }
@@ -119,7 +131,7 @@ func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
 	}
 }
 
-// again requests a sync at a time. The earliest of several requests counts.
+// again requests a sync at the given time. If there are several requests, the earliest counts.
 func (w *worker) again(at time.Time) {
 	if at.Before(w.next) {
 		w.next = at
@@ -140,14 +152,14 @@ func (w *worker) view(seen *pleg.PodStatus) plan.View {
 	}
 }
 
-// publish sets the pod's status from the cache, and sets the probes that this status needs.
+// publish publishes the pod's status from the cache, and sets the probes that this status requires.
 func (w *worker) publish() {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
 	if w.hidden {
 		return
 	}
-	seen, _, _ := w.cache.Lookup(w.uid) // the last good status if the inspection fails
+	seen, _, _ := w.cache.Lookup(w.uid) // the last good status if the last inspection failed
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
 	w.status.set(view.Pod, next, w.interrupted)

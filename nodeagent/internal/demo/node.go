@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Node is a runtime in this process, and a directory of manifests.
+// Node is a simulated runtime in this process, with a directory of manifests.
 type Node struct {
 	Dir, Endpoint string
 	server        *criserver.Server

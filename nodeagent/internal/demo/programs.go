@@ -1,5 +1,5 @@
-// Package demo lets the agent run without a runtime: its images are programs in this process. A real agent does not
-// need it.
+// Package demo simulates a container runtime, so that the agent can run without a real runtime. Its
+// images are programs in this process. A real agent does not need this package.
 package demo
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Programs are the images of the runtime in this process.
+// Programs maps the images of the simulated runtime to their programs.
 var Programs = map[string]criserver.Program{
 	"localhost/web":   {Main: web, Exec: shell},
 	"localhost/sleep": {Main: sleep, Exec: shell},
@@ -22,7 +22,8 @@ var Programs = map[string]criserver.Program{
 	"localhost/deaf":  {Main: func(ctx context.Context, _ *criserver.Process) int { <-ctx.Done(); return 0 }},
 }
 
-// web answers GET /healthz on port PORT, after DELAY, until it is asked to end.
+// web waits for the duration DELAY, and then answers GET /healthz on the port PORT until it is
+// asked to end.
 func web(ctx context.Context, p *criserver.Process) int {
 	delay, _ := time.ParseDuration(p.Env["DELAY"])
 	if !wait(ctx, p, delay) {
@@ -43,7 +44,7 @@ func web(ctx context.Context, p *criserver.Process) int {
 	return 0
 }
 
-// sleep does nothing for the time in its argument, or until it is asked to end.
+// sleep waits for the duration in its argument, or until it is asked to end.
 func sleep(ctx context.Context, p *criserver.Process) int {
 	d := forever
 	if len(p.Args) > 0 {
@@ -53,7 +54,8 @@ func sleep(ctx context.Context, p *criserver.Process) int {
 	return 0
 }
 
-// exit exits with the code in its first argument, after the time in its second.
+// exit waits for the duration in its second argument, and then exits with the code in its first
+// argument.
 func exit(ctx context.Context, p *criserver.Process) int {
 	code, _ := strconv.Atoi(p.Args[0])
 	d, _ := time.ParseDuration(p.Args[1])
@@ -61,7 +63,7 @@ func exit(ctx context.Context, p *criserver.Process) int {
 	return code
 }
 
-// flaky fails until it has been restarted as often as its argument says.
+// flaky fails until the number of restarts has reached the number in its argument.
 func flaky(ctx context.Context, p *criserver.Process) int {
 	wait(ctx, p, 500*time.Millisecond)
 	if n, err := strconv.Atoi(p.Args[0]); err == nil && int(p.Attempt) < n {
@@ -70,7 +72,7 @@ func flaky(ctx context.Context, p *criserver.Process) int {
 	return 0
 }
 
-// shell is the only command in the images: "exit CODE".
+// shell runs the only command in the images, "exit CODE".
 func shell(_ context.Context, p *criserver.Process) int {
 	if len(p.Args) == 2 && p.Args[0] == "exit" {
 		code, _ := strconv.Atoi(p.Args[1])
@@ -82,7 +84,7 @@ func shell(_ context.Context, p *criserver.Process) int {
 
 const forever = time.Duration(1<<63 - 1)
 
-// wait waits for a time and reports whether it has passed.
+// wait waits for a duration. It returns false if the program is asked to end or is killed before.
 func wait(ctx context.Context, p *criserver.Process, d time.Duration) bool {
 	select {
 	case <-time.After(d):

@@ -1,5 +1,6 @@
-// Package handler runs the probes and hooks of manifests: commands, HTTP requests, TCP connections, gRPC health checks.
-// The details are the kubelet's, because programs in containers depend on them.
+// Package handler runs the probes and hooks of manifests: commands, HTTP requests, TCP connections
+// and gRPC health checks. The details match the kubelet's, because programs in containers depend on
+// them.
 package handler
 
 import (
@@ -26,13 +27,16 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// The user agents of probes and of hooks, with the version of Kubernetes that the agent follows.
+// probeAgent and hookAgent are the User-Agents of probes and hooks. They contain the version of
+// Kubernetes that the agent follows.
 const probeAgent, hookAgent = "kube-probe/1.37", "kube-lifecycle/1.37"
 
-// hookTimeout limits an HTTP hook, maxBody the bytes read of a response, and maxRedirects the redirects followed.
+// hookTimeout limits an HTTP hook. maxBody limits the bytes of a response that are read.
+// maxRedirects limits the redirects that are followed.
 const hookTimeout, maxBody, maxRedirects = time.Minute, 10 << 10, 10
 
-// ErrNotMade is wrapped by the error of a check that could not be made. The error of a failed check does not wrap it.
+// ErrNotMade is wrapped by the error of a check that could not be made. The error of a failed check
+// does not wrap ErrNotMade.
 var ErrNotMade = errors.New("it could not be made")
 
 // Target is a container with probes or hooks.
@@ -42,7 +46,7 @@ type Target struct {
 	ID, PodIP string
 }
 
-// Probe makes a probe.
+// Probe runs a probe of the container once. It returns an error if the probe fails.
 func (t Target) Probe(ctx context.Context, p *v1.Probe) error {
 	timeout := time.Duration(p.TimeoutSeconds) * time.Second
 	if p.Exec != nil {
@@ -60,7 +64,8 @@ func (t Target) Probe(ctx context.Context, p *v1.Probe) error {
 	}
 }
 
-// Hook runs a lifecycle hook. A command ends after limit. If limit is 0, it ends with the call to the runtime.
+// Hook runs a lifecycle hook. limit is the timeout of a command. If limit is 0, only the timeout of
+// the call to the runtime limits the command.
 func (t Target) Hook(ctx context.Context, h *v1.LifecycleHandler, limit time.Duration) error {
 	switch {
 	case h.Exec != nil:
@@ -92,14 +97,16 @@ func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Du
 	return nil
 }
 
-// http makes a GET request. A status from 200 to 399 is a success, and so is a redirect to another host.
+// http makes a GET request. It succeeds if the status is from 200 to 399. It also succeeds if the
+// response redirects to another host, and does not follow such a redirect.
 func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) error {
 	req, err := t.request(ctx, get, agent)
 	if err != nil {
 		return err
 	}
 	client := &http.Client{CheckRedirect: redirect, Transport: &http.Transport{ // without a proxy
-		// A program in a container has a certificate for some name, never for its address.
+		// The certificate of a program in a container is valid for a name, never for the
+		// container's address.
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet
 		DisableKeepAlives: true, DisableCompression: true,
 	}}
@@ -135,7 +142,7 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(get.Path) // a host in it is ignored
+	u, err := url.Parse(get.Path) // a host in the path is ignored
 	if err != nil {
 		u = &url.URL{Path: get.Path}
 	}
@@ -153,7 +160,7 @@ func (t Target) request(ctx context.Context, get *v1.HTTPGetAction, agent string
 			req.Header.Set(name, value)
 		}
 	}
-	if req.Header.Get("Accept") == "" { // like an empty User-Agent, it is not sent
+	if req.Header.Get("Accept") == "" { // an empty Accept is not sent, like an empty User-Agent
 		req.Header.Del("Accept")
 	}
 	return req, nil
@@ -192,7 +199,7 @@ func (t Target) grpc(ctx context.Context, action *v1.GRPCAction) error {
 	return err
 }
 
-// address returns the host and port of a check. Without a given host, it is the pod's address.
+// address returns the host and port of a check. If host is empty, the host is the pod's address.
 func (t Target) address(host string, port intstr.IntOrString) (string, error) {
 	number, err := plan.Port(t.Container, port)
 	if err != nil {

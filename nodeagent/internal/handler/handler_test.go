@@ -23,7 +23,7 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// probe makes a probe with a timeout of two seconds.
+// probe runs a probe once, with a timeout of two seconds.
 func probe(t *testing.T, target Target, h v1.ProbeHandler) error {
 	t.Helper()
 	return target.Probe(t.Context(), &v1.Probe{ProbeHandler: h, TimeoutSeconds: 2})
@@ -42,10 +42,11 @@ func portOf(t *testing.T, address string) int32 {
 	return int32(port)
 }
 
-// An HTTP check succeeds with 2xx and 3xx, follows redirects on its host only, limits what it
-// reads, sends a User-Agent, and accepts any certificate.
+// An HTTP check succeeds if the status is 2xx or 3xx, and accepts any certificate. It follows
+// redirects only to the same host. It reads only a limited part of the response, and sends a
+// User-Agent.
 func TestHTTP(t *testing.T) {
-	connections := map[string]bool{} // by client address: a new connection has a new one
+	connections := map[string]bool{} // by client address, which differs for each connection
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		connections[r.RemoteAddr] = true
@@ -97,7 +98,7 @@ func TestHTTP(t *testing.T) {
 		{Name: "Host", Value: "name.example"}, {Name: "X", Value: "y"}}}); err != nil {
 		t.Error(err)
 	}
-	if len(connections) != 8 { // seven statuses, and the redirect to one
+	if len(connections) != 8 { // six statuses, a redirect to one of them, and one status over TLS
 		t.Errorf("%d connections", len(connections))
 	}
 }
@@ -154,8 +155,9 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// Requests are like the kubelet's: a path may have every part of a URL except the host, and an empty header is not
-// sent. The User-Agent has the version of the Kubernetes release that the agent follows.
+// Requests are like the kubelet's. A path may contain every part of a URL except the host. Empty
+// User-Agent and Accept headers are not sent. The User-Agent contains the version of the Kubernetes
+// release that the agent follows.
 func TestRequest(t *testing.T) {
 	target := Target{Container: &v1.Container{}, PodIP: "10.0.0.7"}
 	for path, want := range map[string]string{

@@ -1,7 +1,8 @@
 // Package manifest reads pods from manifest files, as the kubelet reads its static pods.
 //
-// A file has one pod as YAML or JSON. Errors of Decode name the field by its path. A Source watches a directory. A file
-// with an error does not affect other files, and its last good content stays in use.
+// A file contains one pod as YAML or JSON. Errors of Decode name the field by its path. A Source
+// watches a directory. If a file contains an error, other files are not affected, and the file's
+// last valid content stays in use.
 package manifest
 
 import (
@@ -25,11 +26,13 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// IgnoredAnnotation has the fields of a manifest that have no meaning here.
+// IgnoredAnnotation is the annotation that lists the ignored fields of a manifest. These fields
+// have no meaning on a single node.
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
-// Decode returns the pod in a file's content, with its defaults set. If the pod has no UID, Decode makes one from its
-// names and nodeName. With an error, the pod has its name, if it is known.
+// Decode returns the pod in a file's content, with defaults set. If the manifest contains no UID,
+// Decode derives a UID from the namespace, the name and nodeName. If Decode returns an error, the
+// pod contains its name if the name is known.
 func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if bytes.HasSuffix(content, []byte("\n---\n")) { // an empty second document
 		content = content[:len(content)-len("---\n")]
@@ -42,7 +45,7 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if named.APIVersion != "v1" || named.Kind != "Pod" {
 		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
 	}
-	documents := goyaml.NewDecoder(bytes.NewReader(content)) // the first decoder stops after the object
+	documents := goyaml.NewDecoder(bytes.NewReader(content)) // yaml.Unmarshal stops after the first object
 	for _, want := range []error{nil, io.EOF} {
 		if err := documents.Decode(new(goyaml.Node)); !errors.Is(err, want) {
 			return pod, errors.New("there is something after the pod")
@@ -51,7 +54,8 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if err := yaml.UnmarshalStrict(content, pod); err != nil {
 		return pod, fmt.Errorf("is no Pod: %w", err)
 	}
-	// A status, which "kubectl get -o yaml" adds, and null or empty fields request nothing.
+	// Drop the status, which "kubectl get -o yaml" adds. ToUnstructured drops null and empty
+	// fields, which request nothing.
 	pod.Status = v1.PodStatus{}
 	fields, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
@@ -73,8 +77,9 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 func setDefaults(pod *v1.Pod, nodeName string) {
 	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
 	if pod.UID == "" {
-		// The UID depends only on the node and the pod's names. So a changed manifest changes the pod instead of replacing
-		// it, and a restarted agent knows its pods.
+		// The UID depends only on the node, the namespace and the name. Therefore, a changed
+		// manifest changes the pod instead of replacing it, and a restarted agent recognizes its
+		// pods.
 		pod.UID = types.UID(uuid.NewSHA1(uuid.Nil, []byte(nodeName+"/"+pod.Namespace+"/"+pod.Name)).String())
 	}
 	spec := &pod.Spec

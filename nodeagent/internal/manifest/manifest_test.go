@@ -25,7 +25,8 @@ const inJSON = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "
 
 const containers = "  containers: [{name: c, image: i}]\n"
 
-// A pod gets the API server's defaults, and a UID that stays the same.
+// Decode sets the API server's defaults. If a manifest contains no UID, Decode derives the same UID
+// for the same pod and node each time.
 func TestDecode(t *testing.T) {
 	a, err := Decode([]byte(head+`  containers:
   - name: c
@@ -64,7 +65,7 @@ status: {phase: Running}
 	}
 }
 
-// Fields in the published manifests of kube-vip, cilium and node-exporter are accepted.
+// Decode accepts the fields that the published manifests of kube-vip, cilium and node-exporter use.
 func TestDecodeWhatIsPublished(t *testing.T) {
 	_, err := Decode([]byte(head+`  hostAliases: [{ip: 127.0.0.1, hostnames: [kubernetes]}, {ip: "::1", hostnames: [a]}]
   volumes: [{name: v, emptyDir: {medium: Memory}}]
@@ -85,7 +86,8 @@ func TestDecodeWhatIsPublished(t *testing.T) {
 	}
 }
 
-// A pod with an unsupported field is refused, and the error names the field.
+// Decode refuses content that is not exactly one valid pod. If a field is unsupported, invalid or
+// missing, the error names the field.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", `kind "": only Pods`},
@@ -194,7 +196,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// A field without meaning on a single node is accepted, and the annotation names it.
+// Decode accepts fields that have no meaning on a single node. IgnoredAnnotation lists these
+// fields.
 func TestDecodeIgnores(t *testing.T) {
 	pod, err := Decode([]byte(`apiVersion: v1
 kind: Pod
@@ -220,7 +223,8 @@ spec:
 	}
 }
 
-// No content makes Decode panic, and accepted pods have the fields that the rest of the agent needs.
+// Decode never panics. If it accepts a pod, the pod contains the fields that the rest of the agent
+// needs.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("../../manifests/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -242,7 +246,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// source is a Source with its own directory.
+// source returns a Source with its own directory, a function that writes a file there, and the
+// lines of the log. If the text is empty, the function removes the file.
 func source(t *testing.T) (*Source, func(name, text string), *[]string) {
 	t.Helper()
 	dir, logged := t.TempDir(), &[]string{}
@@ -266,7 +271,8 @@ func named(name string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n" + containers
 }
 
-// A broken manifest affects no other, and its last good version stays. Each error is logged once.
+// If a manifest is broken, Read returns the pod of its last valid version. Other manifests are not
+// affected. Each error is logged once.
 func TestRead(t *testing.T) {
 	s, write, logged := source(t)
 	check := func(want string, wantChanged bool) {
@@ -280,7 +286,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%q, changed %v, %v; want %q, %v", got, changed, err, want, wantChanged)
 		}
 	}
-	check("", true) // an empty directory is a change: it is known to be empty
+	check("", true) // the first read is a change, even of an empty directory
 	write("a.yaml", named("a"))
 	write("b.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{"name": "c",
 	    "image": "i"}]}}`)
@@ -298,7 +304,7 @@ func TestRead(t *testing.T) {
 	check("a1 b1", true)
 	write("a.yaml", strings.Replace(named("a"), "[", "[{name: d, image: i}, ", 1))
 	check("a2 b1", true)
-	write("c.yaml", named("a")) // the name of another pod
+	write("c.yaml", named("a")) // uses the name of another pod
 	check("a2 b1", true)
 	write("a.yaml", "")
 	check("b1 a1", true)
@@ -309,7 +315,7 @@ func TestRead(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(s.dir, "e.yaml"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check("b1 a1", true) // and does not block
+	check("b1 a1", true) // Read does not block on the FIFO
 	write("large.yaml", named("large"))
 	if err := os.Truncate(filepath.Join(s.dir, "large.yaml"), 512<<10+1); err != nil {
 		t.Fatal(err)
@@ -331,7 +337,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Refused reports a refused pod by its name, or by its file's name, until the file is corrected.
+// Refused returns a pod for each refused file until the file is corrected. If the pod's name is
+// unknown, the name of the file replaces it.
 func TestRefused(t *testing.T) {
 	s, write, _ := source(t)
 	write("a.yaml", named("a"))
@@ -372,7 +379,8 @@ func TestRefused(t *testing.T) {
 	check("^default/b b.yaml: is no Pod", "e.yaml")
 }
 
-// If a file is broken when an agent starts, the previous agent's pod of this file stays until the file is corrected.
+// If a file is broken when an agent starts, Read returns the previous agent's pod of this file
+// until the file is corrected or removed.
 func TestBrokenAtStart(t *testing.T) {
 	s, write, _ := source(t)
 	write("a.yaml", named("a"))
@@ -407,7 +415,7 @@ func TestBrokenAtStart(t *testing.T) {
 	}
 }
 
-// Fields without meaning are logged once, and again when the manifest changes.
+// Fields that have no meaning on a single node are logged once for each version of the manifest.
 func TestReadIgnored(t *testing.T) {
 	s, write, logged := source(t)
 	for i, text := range []string{"  priority: 1\n", "  priority: 1\n", "  priority: 2\n"} {
@@ -421,8 +429,9 @@ func TestReadIgnored(t *testing.T) {
 	}
 }
 
-// Run gets changes from the kernel, and does not read unfinished files. A missing directory is not an empty one:
-// its pods continue, and when the directory is back, Run reads it again.
+// Run reads the directory after notifications from the kernel, and does not report unfinished
+// files. While the directory is missing, Run reports no change. When the directory is back, Run
+// reads it again.
 func TestRun(t *testing.T) {
 	s, write, _ := source(t)
 	s.logger = logr.Discard()
@@ -453,7 +462,7 @@ func TestRun(t *testing.T) {
 	await()
 	write("a.yaml", named("a"))
 	await("a")
-	// The file is written in steps. In between, it is no pod, or not yet settled.
+	// The file is written in several steps. Before the last step, its content is not a valid pod.
 	path := filepath.Join(s.dir, "b.yaml")
 	file, err := os.Create(path)
 	if err != nil {
@@ -483,7 +492,7 @@ func TestRun(t *testing.T) {
 	}
 	write("c.yaml", named("c"))
 	await("b", "c")
-	// A new directory at the same path is watched like the first.
+	// Run also watches a new directory at the same path.
 	if err := os.CopyFS(s.dir+".next", os.DirFS(s.dir)); err != nil {
 		t.Fatal(err)
 	}

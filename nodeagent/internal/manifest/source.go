@@ -20,35 +20,40 @@ import (
 )
 
 const (
-	// settleTime is how long the directory must be quiet before it is read: a file may be written in several steps.
+	// settleTime is how long the directory must be unchanged before Run reads it, because a file
+	// may be written in several steps.
 	settleTime = 100 * time.Millisecond
-	// rescanPeriod is how often the directory is read without a notification, retryPeriod how often an unreadable one.
+	// rescanPeriod is how often Run reads the directory without a notification. retryPeriod is how
+	// often Run tries to read an unreadable directory.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
-	// maxFile is the largest size of a file. The kubelet's limit is 10 MiB, but decoding that delays the other files for a
-	// minute. The annotations of a pod may have half of it.
+	// maxFile is the maximum size of a file in bytes. The kubelet allows 10 MiB, but decoding such
+	// a file delays the other files for a minute. A pod's annotations may be half as large as
+	// maxFile.
 	maxFile = 512 << 10
 )
 
-// Source reads the manifests of a directory. Except Refused, its methods must be called from one goroutine.
+// Source reads the manifests of a directory. All methods except Refused must be called from one
+// goroutine.
 type Source struct {
 	dir, nodeName string
 	logger        klog.Logger
-	files         map[string]*file // by name
-	pods          []*v1.Pod        // of all files; nil until the directory was read
+	files         map[string]*file // by file name
+	pods          []*v1.Pod        // the pods of all files; nil before the first read
 	refused       atomic.Value     // []v1.Pod
 }
 
 type file struct {
-	seen    string  // the content, or the error of reading it
-	pod     *v1.Pod // from the last good content, or nil
-	refused *v1.Pod // has the reason if the present content is refused, or nil
+	seen    string  // the content, or the error of reading the file
+	pod     *v1.Pod // the pod in the last valid content, or nil
+	refused *v1.Pod // a pod with the reason if the present content is refused, or nil
 }
 
-// fileAnnotation is the annotation of a pod that names its file: a later agent finds the last good content by it.
+// fileAnnotation is the annotation that names the file of a pod. With it, a later agent finds the
+// pod from the last valid content of a file.
 const fileAnnotation = "nodeagent.kubepleg.dev/file"
 
-// NewSource returns the source of a directory. before are the pods of an earlier agent: the last good content of files
-// that are now broken. Nothing is read before Read or Run.
+// NewSource returns the source of a directory. before contains the pods of an earlier agent, for
+// files that are broken now. NewSource itself reads no files.
 func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Source {
 	s := &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
 	for _, pod := range before {
@@ -57,13 +62,14 @@ func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Sour
 	return s
 }
 
-// Run calls update with the pods whenever they may have changed, until ctx ends. The first call comes at once, unless
-// the directory cannot be read: an unreadable directory is not an empty one.
+// Run calls update with all pods whenever they may have changed, until ctx ends. It first calls
+// update as soon as it has read the directory. While the directory cannot be read, Run does not
+// call update.
 func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		s.logger.Error(err, "Not notified of manifests; they are read now and then", "period", rescanPeriod)
-		watcher = &fsnotify.Watcher{} // its channels are nil
+		watcher = &fsnotify.Watcher{} // its channels are nil, so nothing is received
 	} else {
 		defer watcher.Close()
 	}
@@ -73,7 +79,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			if time.Since(read) < rescanPeriod { // do not wait longer for a quiet directory
+			if time.Since(read) < rescanPeriod { // after rescanPeriod, changes no longer delay a read
 				next = time.After(settleTime)
 			}
 			continue
@@ -82,7 +88,7 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-next:
 		}
 		if watcher.Events != nil {
-			_ = watcher.Add(s.dir) // every time, because the directory may be a new one; if it is missing, Read returns an error
+			_ = watcher.Add(s.dir) // a new directory needs a new watch; if it is missing, Read fails
 		}
 		next, read = time.After(rescanPeriod), time.Now()
 		pods, changed, err := s.Read()
@@ -98,8 +104,8 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 	}
 }
 
-// Read returns the pods of the directory, and whether a file has changed. It fails only if it cannot list the
-// directory.
+// Read returns the pods of the directory, and whether a file has changed since the last call. It
+// fails only if it cannot list the directory.
 func (s *Source) Read() (pods []*v1.Pod, changed bool, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -137,7 +143,7 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// take stores the content of a file, and reports whether it has changed.
+// take stores the content of a file, and reports whether the content has changed.
 func (s *Source) take(name string, f *file, content []byte, err error) (changed bool) {
 	seen := fmt.Sprint(string(content), err)
 	if f.seen == seen {
@@ -161,10 +167,11 @@ func (s *Source) take(name string, f *file, content []byte, err error) (changed 
 	return true
 }
 
-// merge sets pods to the pods of all files. If two pods have the same name or UID, the file that sorts first wins.
+// merge sets s.pods to the pods of all files. If two pods have the same name or UID, merge takes
+// the pod from the file whose name sorts first.
 func (s *Source) merge() {
 	pods, refused := []*v1.Pod{}, []v1.Pod{}
-	taken := map[string]string{} // files by name and by UID
+	taken := map[string]string{} // maps a pod's name and its UID to the file
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[name]
 		if f.refused != nil {
@@ -186,7 +193,7 @@ func (s *Source) merge() {
 	s.refused.Store(refused)
 }
 
-// refusal returns a pod with a status that has the reason of its refusal.
+// refusal returns a pod with a status that gives the reason why the file was refused.
 func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 	pod := &v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed, Reason: "ManifestRefused", Message: file + ": " + why}}
 	pod.Name, pod.Namespace = cmp.Or(of.Name, file), cmp.Or(of.Namespace, v1.NamespaceDefault)
@@ -194,8 +201,8 @@ func refusal(file string, of *v1.Pod, why string) *v1.Pod {
 	return pod
 }
 
-// Refused returns the refused pods, with the reason in their status. It may be called at any time.
+// Refused returns the refused pods, with the reason in their status. It is safe for concurrent use.
 func (s *Source) Refused() []v1.Pod {
-	refused, _ := s.refused.Load().([]v1.Pod) // nil until the directory was read
+	refused, _ := s.refused.Load().([]v1.Pod) // nil before the first read
 	return refused
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// supported has the fields that a manifest may have, by the path or name of the parent field. Other fields are refused
-// by name, not ignored. A field without its own entry is supported with everything in it. A field may be followed by
-// rules:
+// supported maps the path or the name of a field to the subfields that a manifest may contain. The
+// agent refuses all other subfields. A field without an entry may contain anything. These rules may
+// follow a subfield:
 //
-//	=a|b   it has one of these values
-//	>n     it is a number of at least n that does not overflow as seconds, or a quantity that is not negative
-//	:kind  it passes this entry of checks
-//	!      it is required; of several with "|" between them, one is required
-//	~      it has no meaning on a single node, and no pod is weaker without it
+//	=a|b   the value is one of these
+//	>n     the value is a number from n to 2147483647, or a quantity that is not negative
+//	:kind  the value passes checks[kind]
+//	!      the field is required; of several fields separated by "|", exactly one is required
+//	~      the field is ignored: it has no meaning on a single node, and ignoring it weakens no pod
 var supported = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
@@ -78,12 +78,12 @@ const (
 	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
 		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
 		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
-	profile = "type=RuntimeDefault|Unconfined" // custom profiles would be files on the node
+	profile = "type=RuntimeDefault|Unconfined" // not Localhost, which needs a file on the node
 	hook    = "exec|httpGet|sleep!"
 	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
 )
 
-// checks return what is wrong with a value.
+// checks maps the kind of a rule to a function that returns the errors in a value.
 var checks = map[string]func(string) []string{
 	"label":    validation.IsDNS1123Label,
 	"variable": validation.IsEnvVarName,
@@ -108,13 +108,13 @@ var checks = map[string]func(string) []string{
 	},
 }
 
-// checker finds unsupported fields, fields that break a rule, and fields without meaning.
+// checker finds unsupported fields, fields that break a rule, and fields to ignore.
 type checker struct {
 	errs    field.ErrorList
 	ignored []string
 }
 
-// value checks everything in a value, in order. in is its path without indexes.
+// value checks all fields inside a value, in order. in is the path of the value without indexes.
 func (c *checker) value(value any, in string, at *field.Path) {
 	switch v := value.(type) {
 	case []any:
@@ -170,7 +170,7 @@ func (c *checker) rule(value any, rule byte, of string, at *field.Path) {
 		}
 	case '>':
 		least, _ := strconv.ParseInt(of, 10, 64)
-		n, isNumber := value.(int64) // otherwise it is a quantity
+		n, isNumber := value.(int64) // if not, the value is a quantity
 		if strings.HasPrefix(text, "-") || isNumber && (n < least || n > math.MaxInt32) {
 			c.errs = append(c.errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
 		}
@@ -181,7 +181,8 @@ func (c *checker) rule(value any, rule byte, of string, at *field.Path) {
 	}
 }
 
-// ValidateNames returns what is wrong with a pod's names, which become parts of paths and cgroups.
+// ValidateNames returns the errors in a pod's metadata. The pod's names and its UID become parts of
+// paths and cgroups.
 func ValidateNames(pod *v1.Pod) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&pod.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
@@ -191,7 +192,8 @@ func ValidateNames(pod *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// validate returns what is wrong with combinations of fields. checker has checked each field alone.
+// validate returns the errors in combinations of fields. checker has already checked each single
+// field.
 func validate(pod *v1.Pod) field.ErrorList {
 	errs, spec := ValidateNames(pod), field.NewPath("spec")
 	check := func(ok bool, e *field.Error) {

@@ -10,7 +10,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// All containers end at once, then the sidecars one after another, in reverse order.
+// end first ends all containers at the same time. Then it ends the sidecars one after another, in
+// reverse order.
 func TestEnd(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "init:i", "side:one", "side:two", "a", "b")
 	for _, c := range []struct {
@@ -37,7 +38,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// The newest dead instance of each container stays, and so does every instance that runs or is about to run.
+// leftovers keeps the newest dead instance of each container, and every instance that runs or is
+// about to run.
 func TestLeftovers(t *testing.T) {
 	numbered := func(s *pleg.PodStatus) *pleg.PodStatus {
 		for i, c := range s.ContainerStatuses {

@@ -11,23 +11,26 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Actions is what to do, in the order of the fields. Once an end is visible, the steps after it are planned again.
+// Actions lists what to do with a pod, in the order of the fields. After the runtime has reported
+// an end, the remaining steps are planned again.
 type Actions struct {
-	// Kill are the containers to end, step by step. Containers of one step end at the same time. StopSandboxes come
-	// after them.
+	// Kill lists the containers to end, step by step. Containers of one step end at the same time.
+	// StopSandboxes lists the sandboxes to stop afterwards.
 	Kill          [][]Kill
 	StopSandboxes []string
-	// CreateSandbox makes a new sandbox, with Attempt.
+	// CreateSandbox is true if the pod needs a new sandbox. Attempt is the attempt of the new
+	// sandbox.
 	CreateSandbox bool
 	Attempt       uint32
-	// Start are the containers to start, in this order.
+	// Start lists the containers to start, in this order.
 	Start []*v1.Container
-	// Remove are the dead containers that nobody needs any more, RemoveSandboxes the dead sandboxes.
+	// Remove lists the dead containers to remove. RemoveSandboxes lists the dead sandboxes to
+	// remove.
 	Remove          []*pleg.Status
 	RemoveSandboxes []string
 }
 
-// Kill is a container to be ended.
+// Kill is a container to end.
 type Kill struct {
 	*pleg.Status
 	Why string
@@ -58,7 +61,8 @@ func Make(v View) Actions {
 	return a
 }
 
-// end ends everything in a pod: the containers, then the sidecars in reverse order, then the sandboxes.
+// end returns the actions that end a pod: first its containers, then its sidecars in reverse order,
+// then its sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
@@ -82,7 +86,7 @@ func (v View) wrong(s *pleg.Status) Kill {
 	case c == nil:
 		return Kill{Status: s, Why: "the pod no longer has it"}
 	case s.State == pleg.ContainerStateUnknown:
-		return Kill{Status: s, Why: "its state is unknown"} // so that never two instances run
+		return Kill{Status: s, Why: "its state is unknown"} // two instances must never run at once
 	case s.Hash != v.Hash(c):
 		return Kill{Status: s, Why: "its specification changed"}
 	}
@@ -94,10 +98,11 @@ func (v View) wrong(s *pleg.Status) Kill {
 	return Kill{}
 }
 
-// starts returns the containers to start, in this order. The pod is over if no regular container is left to keep or to
-// start, or if an init container has failed.
+// starts returns the containers to start, in this order. over is true if an init container has
+// failed for good, or if no regular container runs or must be started.
 func (v View) starts() (start []*v1.Container, over bool) {
-	// If a regular container exists, the init containers have run, even if the runtime no longer has them.
+	// If a regular container exists, the init containers have run, even if the runtime has lost
+	// them.
 	done := v.Initialized()
 	for i := range v.Pod.Spec.InitContainers {
 		c := &v.Pod.Spec.InitContainers[i]
@@ -113,7 +118,7 @@ func (v View) starts() (start []*v1.Container, over bool) {
 			start = append(start, c)
 		}
 		if !done && !(lives && IsSidecar(c) && v.Passes(c, Startup, s.ID.String())) {
-			return start, false // later containers wait for it
+			return start, false // later containers wait for this container
 		}
 	}
 	over = true
@@ -128,8 +133,9 @@ func (v View) starts() (start []*v1.Container, over bool) {
 	return start, over
 }
 
-// runsAgain reports whether a pod without a sandbox gets a new one. It gets none if it has run and its restart policy
-// is Never, or if nothing is left to run. A pod has not run if only its init containers have.
+// runsAgain reports whether a pod without a suitable sandbox gets a new sandbox. It returns false
+// if no container must run. With the restart policy Never, it also returns false if a regular
+// container has run.
 func (v View) runsAgain(attempt uint32) bool {
 	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses),
 		func(s *pleg.Status) bool { return s.State == pleg.ContainerStateCreated })
@@ -139,9 +145,10 @@ func (v View) runsAgain(attempt uint32) bool {
 	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool { return v.ShouldRun(&c) })
 }
 
-// leftovers returns the dead containers and sandboxes to remove. The newest dead instance of each container stays,
-// for its exit code and restart count. Older instances, containers that were replaced before their start, and dead
-// sandboxes without a container are removed. If the pod is no longer wanted, everything is.
+// leftovers returns the dead containers and sandboxes to remove: older instances, containers that
+// were replaced before their start, and dead sandboxes without containers. The newest dead instance
+// of each container stays, for its exit code and restart count. If the pod is unwanted, leftovers
+// returns everything.
 func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
 	kept := map[string]bool{}
 	for _, s := range v.Seen.ContainerStatuses { // newest first

@@ -15,10 +15,10 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/podtest"
 )
 
-// probes are the failed probes, by container; "startup?" is a startup probe without a result.
+// probes maps a container to its failed probe. "startup?" is a startup probe without a result.
 type probes map[string]ProbeKind
 
-// of adds these probes to containers, and returns a function with their outcomes.
+// of adds the probes to the pod's containers, and returns a function for View.Probed.
 func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
 	for _, c := range Containers(pod) {
 		switch p[c.Name] {
@@ -43,8 +43,8 @@ func pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	return p
 }
 
-// seen returns a status with a sandbox. Containers are "name running", "name 3" with an exit code,
-// "old name 3" in an older sandbox, "name created" and so on, newest first.
+// seen returns a status with one sandbox and these containers, newest first. Examples are "a
+// running", "a created", "a 3" for exit code 3, and "old a 3" for a container in an older sandbox.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
 		Id: "s", Metadata: &runtimeapi.PodSandboxMetadata{Attempt: 1},
@@ -73,10 +73,10 @@ func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 	return s
 }
 
-// startError returns a status in which the starts of exited containers have failed.
+// startError changes a status: the starts of its exited containers have failed.
 func startError(s *pleg.PodStatus) *pleg.PodStatus { return withReason(s, "StartError") }
 
-// withReason returns a status in which exited containers were never started, with containerd's reason.
+// withReason sets the reason of the exited containers in a status, and returns the status.
 func withReason(s *pleg.PodStatus, reason string) *pleg.PodStatus {
 	for _, c := range s.ContainerStatuses {
 		if c.State == pleg.ContainerStateExited {
@@ -218,7 +218,8 @@ func TestSandboxChanged(t *testing.T) {
 	}
 }
 
-// The attempt of the next instance is greater than that of every instance, in any order.
+// The attempt of a container's next instance exceeds the attempts of all earlier instances, in
+// whatever order these are listed.
 func TestRestartCount(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a", "b", "c")
 	status := seen("a 1", "a 1", "b 1")

@@ -88,8 +88,8 @@ func Hostname(pod *v1.Pod) string {
 	return cmp.Or(pod.Spec.Hostname, pod.Name[:min(len(pod.Name), 63)])
 }
 
-// Field returns the value of a field of a pod with a status. It returns false if an environment may not have this
-// field.
+// Field returns the value of a pod's field for an environment variable. pod.Status must be set.
+// Field returns false if environment variables cannot use the field.
 func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	ips := []string{}
 	for _, ip := range pod.Status.PodIPs {
@@ -110,7 +110,8 @@ func Field(pod *v1.Pod, path string) (value string, ok bool) {
 	return value, ok
 }
 
-// Grace returns the grace period of a pod, or of the probe that ends a container.
+// Grace returns the grace period of a pod. If probe is not nil and sets its own grace period, Grace
+// returns the probe's grace period.
 func Grace(pod *v1.Pod, probe *v1.Probe) time.Duration {
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
 	if probe != nil {

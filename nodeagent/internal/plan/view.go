@@ -13,10 +13,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// SandboxHashAnnotation is the annotation of a sandbox that has the hash of its specification.
+// SandboxHashAnnotation is the annotation that contains the hash of a sandbox's specification.
 const SandboxHashAnnotation = "nodeagent.kubepleg.dev/sandbox-hash"
 
-// unsettledFor is how long after an end that the runtime has lost a witness may still report the exit code.
+// unsettledFor is how long the agent waits for an exit code that the runtime has lost. A witness,
+// such as the container's shim, may still report the exit code.
 const unsettledFor = 10 * time.Second
 
 // View is a pod's specification, and its state at one time.
@@ -26,26 +27,31 @@ type View struct {
 	Now  time.Time // the time of the view
 	// Listed is the pod in the newest list, or nil.
 	Listed *pleg.Pod
-	// Before is the last published status. It may have containers that the runtime has lost.
+	// Before is the last published status. It may include containers that the runtime has lost.
 	Before v1.PodStatus
-	// Over is true if nothing may run any more, Unwanted if nothing may be left.
+	// Over is true if no container may run any more. Unwanted is true if the pod must also be
+	// removed.
 	Over, Unwanted bool
-	// SandboxHash and Hash are the hashes of the specification.
+	// SandboxHash is the hash of the sandbox's specification. Hash returns the hash of a
+	// container's specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns the outcome of a probe for the container with an ID, once a threshold of the probe is reached.
+	// Probed returns the outcome of a probe of the container with the given ID. The outcome is
+	// unknown until the probe reaches a threshold.
 	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
-	// Interrupted are the IDs of the containers that the agent has last interrupted, by name: they should have run on.
+	// Interrupted maps the name of a container to the ID of the last instance that the agent
+	// stopped although the pod was not over.
 	Interrupted map[string]string
 }
 
-// Lives reports whether something of a container may run.
+// Lives reports whether a container runs, or may run because its state is unknown.
 func Lives(s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateRunning || s.State == pleg.ContainerStateUnknown
 }
 
-// Passes reports whether the container with an ID passes its probe of a kind, or has no such probe. While the result is
-// unknown, the published status counts, so that a restarted agent makes no container unready.
+// Passes reports whether the container with the given ID passes its probe of a kind. It returns
+// true if the manifest defines no such probe. While the outcome is unknown, Passes uses the
+// published status, so that a restart of the agent makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	if Probe(c, kind) == nil {
 		return true
@@ -62,15 +68,16 @@ func (v View) Active(name string) *pleg.Status {
 	return (&pleg.PodStatus{ContainerStatuses: v.Seen.ActiveContainerStatuses}).FindContainerStatusByName(name)
 }
 
-// Counts reports whether an instance belongs to the container's present specification and has run. A failed start
-// counts too: an interrupted start may have begun the container's work, and a container that may run once must not
-// run twice.
+// Counts reports whether an instance has exited and belongs to the container's present
+// specification. An instance with a failed start counts too. It may have begun its work, and a
+// container with the restart policy Never must not run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
-// Unsettled reports whether a container's end is lost and a witness may still report it. Until then, the end decides
-// nothing. A container that runs again with any exit code does not wait.
+// Unsettled reports whether the runtime has lost a container's exit code and a witness may still
+// report the code. While it returns true, the agent does not act on the end. It returns false if
+// the container restarts after any exit code.
 func (v View) Unsettled(s *pleg.Status) bool {
 	c := Find(v.Pod, s.Name)
 	if c == nil || !s.EndUnknown || v.Now.Sub(s.FinishedAt).Abs() >= unsettledFor {
@@ -80,7 +87,8 @@ func (v View) Unsettled(s *pleg.Status) bool {
 	return !IsSidecar(c) && (init || !v.Restarts(c, s.ID.String(), 0))
 }
 
-// Restarts reports whether a container runs again after an exit. An interrupted container does, even after exit code 0.
+// Restarts reports whether a container runs again after an exit. With the restart policy OnFailure,
+// an interrupted container runs again even after exit code 0.
 func (v View) Restarts(c *v1.Container, id string, exitCode int) bool {
 	return IsSidecar(c) || v.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways ||
 		v.Pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure && (exitCode != 0 || v.Interrupted[c.Name] == id)
@@ -92,8 +100,9 @@ func (v View) ShouldRun(c *v1.Container) bool {
 	return !v.Over && (s == nil || !Lives(s) && (!v.Counts(c, s) || v.Restarts(c, s.ID.String(), s.ExitCode)))
 }
 
-// SandboxChanged reports whether the pod needs a new sandbox, and returns its attempt. It does if the present
-// sandbox is gone, dead, of another specification, without its address, or not the only one.
+// SandboxChanged reports whether the pod needs a new sandbox, and returns the new sandbox's
+// attempt. A pod needs a new sandbox if its newest sandbox is missing, not ready, not the only
+// ready one, of another specification, or without an address.
 func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
@@ -117,13 +126,14 @@ func (v View) readySandboxes() (ids []string) {
 	return ids
 }
 
-// Initialized reports whether the init containers have run: another container exists in the present sandbox.
+// Initialized reports whether the init containers have run in the present sandbox. They have run if
+// a regular container exists there.
 func (v View) Initialized() bool {
 	changed, _ := v.SandboxChanged()
 	return !changed && v.hasRegular(v.Seen.ActiveContainerStatuses)
 }
 
-// HasRun reports whether any container but the init containers exists in any sandbox.
+// HasRun reports whether a regular container exists in any sandbox.
 func (v View) HasRun() bool { return v.hasRegular(v.Seen.ContainerStatuses) }
 
 func (v View) hasRegular(statuses []*pleg.Status) bool {
@@ -132,8 +142,9 @@ func (v View) hasRegular(statuses []*pleg.Status) bool {
 	})
 }
 
-// Crashed returns when a container failed last, or zero. As in the kubelet, an instance that the agent has ended
-// does not count for its successor's back-off; earlier instances do.
+// Crashed returns when a container last crashed, or zero. ended contains the IDs of instances that
+// the agent has stopped. As in the kubelet, the newest instance does not count as crashed if the
+// agent stopped it. Earlier instances always count.
 func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 	newest := v.Seen.FindContainerStatusByName(c.Name)
 	for _, s := range v.Seen.ContainerStatuses { // newest first
@@ -142,14 +153,15 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 		case s.State == pleg.ContainerStateExited:
 			return s.FinishedAt
 		default:
-			return s.CreatedAt // its start failed, or its end is unknown
+			return s.CreatedAt // the instance's start failed, or its end is unknown
 		}
 	}
 	return time.Time{}
 }
 
-// RestartCount returns the restart count of a container's next instance, which is also its attempt. It never falls,
-// even after removals. It exceeds that of every instance, because the runtime reserves a name with its attempt.
+// RestartCount returns the restart count of a container's next instance. The count is also the
+// attempt in the instance's name. It never falls, even after removals. It exceeds the counts of all
+// existing instances, because the runtime reserves their names.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	for _, s := range v.Seen.ContainerStatuses {

@@ -1,4 +1,4 @@
-// Package podtest makes pods and statuses for tests from short texts.
+// Package podtest creates pods and statuses for tests from short texts.
 package podtest
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Pod returns a pod; "name" is a container, "init:name" and "side:name" init containers.
+// Pod returns a pod with the named containers. "name" is a regular container, "init:name" an init
+// container, and "side:name" a sidecar.
 func Pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", UID: "u"},
@@ -33,8 +34,8 @@ func Pod(policy v1.RestartPolicy, names ...string) *v1.Pod {
 	return p
 }
 
-// Status returns the status of a container: "name running", "name 3" with an exit code, "name created" and so on. Its
-// ID is its name.
+// Status returns the status of a container from a text, such as "name running", "name created", or
+// "name 3" for exit code 3. The container's ID is its name.
 func Status(text string) *pleg.Status {
 	name, state, _ := strings.Cut(text, " ")
 	s := &pleg.Status{Name: name, ID: pleg.ContainerID{Type: "t", ID: name}, State: pleg.State(state)}

@@ -20,11 +20,12 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// Manager has the probes of all pods. Set its fields first. Its methods are safe for concurrent use.
+// Manager runs the probes of all pods. Its exported fields must be set before the first call. Its
+// methods are safe for concurrent use.
 type Manager struct {
 	Runtime *runtime.Client
 	Status  func(types.UID) v1.Pod // returns a pod with its last published status
-	Changed func(types.UID)        // is called without a lock held when an outcome changes
+	Changed func(types.UID)        // called when an outcome changes, without a lock held
 	Begin   func(func())           // starts a goroutine, which ends with the context of Set
 	Logger  klog.Logger
 
@@ -38,8 +39,9 @@ type key struct {
 	kind      plan.ProbeKind
 }
 
-// Set starts the pod's probes of these kinds, which run until ctx ends. Probes of unchanged containers continue. Probes
-// of containers that are not ready in the published status run at once.
+// Set starts the pod's probes of these kinds, and stops its other probes. Probes of unchanged
+// containers continue. All probes stop when ctx ends. If status shows a container as not ready, the
+// container's readiness probe runs at once.
 func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, kinds ...plan.ProbeKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +76,8 @@ func (m *Manager) Set(ctx context.Context, pod *v1.Pod, status *v1.PodStatus, ki
 	}
 }
 
-// Outcome returns the outcome of a probe for the container with an ID.
+// Outcome returns the outcome of a probe of the container with the given ID. It returns
+// ConditionUnknown if there is no outcome.
 func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, id string) v1.ConditionStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,25 +89,25 @@ func (m *Manager) Outcome(uid types.UID, container string, kind plan.ProbeKind, 
 
 // probe is one probe of one container.
 type probe struct {
-	// Set once by Set.
+	// Set once by Manager.Set.
 	*Manager
 	key
 	*v1.Probe
 	pod  *v1.Pod
 	spec *v1.Container
 	stop context.CancelFunc
-	kick chan struct{} // requests a probe now
+	kick chan struct{} // makes the probe run at once
 
-	// Written by run; guarded by the manager's mu.
+	// The goroutine of run writes these fields. The manager's mu guards them.
 	id      string // ID of the probed container
 	outcome v1.ConditionStatus
 
-	// Owned by run.
+	// Only the goroutine of run uses these fields.
 	last  v1.ConditionStatus // the last result
 	count int32              // how many results in a row were the same
 }
 
-// run probes until the context ends.
+// run probes the container until ctx ends.
 func (p *probe) run(ctx context.Context) {
 	period := time.Duration(p.PeriodSeconds) * time.Second
 	ticker := time.NewTicker(period)
@@ -121,7 +124,7 @@ func (p *probe) run(ctx context.Context) {
 	}
 }
 
-// once probes the container, unless no probe is due.
+// once probes the container if a probe is due.
 func (p *probe) once(ctx context.Context) {
 	status := p.Status(p.uid).Status
 	s := plan.FindStatus(&status, p.container)
@@ -134,7 +137,8 @@ func (p *probe) once(ctx context.Context) {
 		p.mu.Unlock()
 	}
 	switch started := ptr.Deref(s.Started, false); {
-	case started == (p.kind == plan.Startup): // others wait for the startup probe, which ends when it succeeds
+	// Only the startup probe runs until it has succeeded. Then only the other probes run.
+	case started == (p.kind == plan.Startup):
 		return
 	case p.kind != plan.Readiness && p.outcome == v1.ConditionFalse: // the container is about to be killed
 		return
@@ -148,7 +152,7 @@ func (p *probe) once(ctx context.Context) {
 	}
 }
 
-// take stores a result. It becomes the outcome when the threshold of equal results in a row is reached.
+// take records a result. When enough results in a row are equal, the result becomes the outcome.
 func (p *probe) take(err error) {
 	result, threshold := v1.ConditionTrue, p.SuccessThreshold
 	if err != nil {
@@ -156,7 +160,7 @@ func (p *probe) take(err error) {
 		result, threshold = v1.ConditionFalse, p.FailureThreshold
 	}
 	if errors.Is(err, handler.ErrNotMade) {
-		return // a probe that was not made has no result
+		return // a probe that could not be made gives no result
 	}
 	if p.last != result {
 		p.last, p.count = result, 0
@@ -165,7 +169,7 @@ func (p *probe) take(err error) {
 		return
 	}
 	p.mu.Lock()
-	changed := p.outcome != result && p.probes[p.key] == p // otherwise the probe was stopped meanwhile
+	changed := p.outcome != result && p.probes[p.key] == p // a stopped probe sets no outcome
 	if changed {
 		p.outcome = result
 	}

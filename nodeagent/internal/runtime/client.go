@@ -1,4 +1,5 @@
-// Package runtime makes the calls that change the container runtime. The library makes the calls that read.
+// Package runtime makes the agent's own calls to the container runtime, such as those that change
+// pods. The library makes the calls that list and inspect pods.
 package runtime
 
 import (
@@ -20,25 +21,27 @@ import (
 
 const startGrace = 10 * time.Second
 
-// callTimeout limits every call, in addition to any wait that is part of the call. pullTimeout limits the pull of an
-// image, and readyTimeout the call of Ready.
+// callTimeout limits a call. If the call waits, for example for a grace period, the limit is longer
+// by that time. pullTimeout limits the pull of an image, and readyTimeout limits the call of Ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
-// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use, and have timeouts.
+// Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use. All calls to
+// the runtime have timeouts.
 type Client struct {
 	cri                    runtimeapi.RuntimeServiceClient
 	images                 runtimeapi.ImageServiceClient
 	stateDir, cgroupParent string
 }
 
-// New returns a client on a connection, with volumes and logs in stateDir. cgroupParent is empty for the default.
+// New returns a client that uses a connection, and stores volumes and logs in stateDir. If
+// cgroupParent is empty, the runtime uses its default.
 func New(conn grpc.ClientConnInterface, stateDir, cgroupParent string) *Client {
 	return &Client{
 		runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), stateDir, cgroupParent,
 	}
 }
 
-// call makes a call with a timeout. Its error begins with what.
+// call makes a call with a timeout. If the call fails, the error begins with the text what.
 func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -50,7 +53,7 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, what string
 	return resp, err
 }
 
-// end makes a call that ends or removes something. It succeeds if the thing does not exist.
+// end makes a call that stops or removes an object. It returns nil if the object does not exist.
 func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) error {
 	if _, err := call(ctx, timeout, what, method, req); status.Code(err) != codes.NotFound {
@@ -59,7 +62,7 @@ func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	return nil
 }
 
-// Ready returns nil if the runtime reports that it can run containers, or else the reason.
+// Ready returns nil if the runtime is ready to run containers. Otherwise, it returns the reason.
 func (c *Client) Ready(ctx context.Context) error {
 	r, err := call(ctx, readyTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -73,14 +76,14 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// RunPodSandbox runs a sandbox of a pod and returns its ID.
+// RunPodSandbox runs a sandbox of a pod and returns the sandbox's ID.
 func (c *Client) RunPodSandbox(ctx context.Context, pod *v1.Pod, attempt uint32) (id string, err error) {
 	r, err := call(ctx, 2*callTimeout, "running a sandbox", c.cri.RunPodSandbox, // the kubelet's timeout
 		&runtimeapi.RunPodSandboxRequest{Config: c.sandboxConfig(pod, attempt)})
 	return r.GetPodSandboxId(), err
 }
 
-// StopPodSandbox ends everything in a sandbox. It succeeds if the sandbox does not exist.
+// StopPodSandbox stops a sandbox and its containers. It returns nil if the sandbox does not exist.
 func (c *Client) StopPodSandbox(ctx context.Context, id string) error {
 	return end(ctx, callTimeout, "stopping sandbox "+id, c.cri.StopPodSandbox,
 		&runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
@@ -95,7 +98,8 @@ func (c *Client) RemovePodSandbox(ctx context.Context, id string) error {
 // ErrConfig means that a container cannot be created from its specification.
 var ErrConfig = errors.New("the container cannot be configured")
 
-// CreateContainer creates a container of a pod in a sandbox, and returns its ID. The pod must have its status.
+// CreateContainer creates a container of a pod in a sandbox, and returns the container's ID.
+// pod.Status must be set.
 func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1.Container,
 	sandboxID string, sandboxAttempt, restartCount uint32) (id string, err error) {
 	image, err := c.image(ctx, container.Image)
@@ -106,7 +110,7 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	// containerd would make the directory, CRI-O does not.
+	// containerd creates this directory itself, but CRI-O does not.
 	if err := os.MkdirAll(filepath.Join(c.LogDir(pod), container.Name), 0o700); err != nil {
 		return "", fmt.Errorf("making the directory of the log: %w", err)
 	}
@@ -117,8 +121,9 @@ func (c *Client) CreateContainer(ctx context.Context, pod *v1.Pod, container *v1
 	return r.GetContainerId(), err
 }
 
-// StartContainer starts a created container. When ctx ends, a start in progress continues for startGrace: nobody knows
-// whether an interrupted start has begun the container's work.
+// StartContainer starts a created container. If ctx ends during the start, the start continues for
+// up to startGrace. After an interrupted start, nobody knows whether the container has begun its
+// work.
 func (c *Client) StartContainer(ctx context.Context, id string) error {
 	start, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -128,13 +133,15 @@ func (c *Client) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
-// StopContainer asks a container to end, and kills it after the grace period. It succeeds if there is no container.
+// StopContainer asks a container to end, and kills the container after the grace period. It returns
+// nil if the container does not exist.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	return end(ctx, grace+callTimeout, "stopping container "+id, c.cri.StopContainer,
 		&runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds(grace)})
 }
 
-// seconds returns a time in whole seconds, rounded up: in CRI, 0 means no grace period, or no limit for a command.
+// seconds returns a duration in whole seconds, rounded up. In CRI, a grace period of 0 means an
+// immediate kill, and a command with a timeout of 0 has no limit.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // RemoveContainer removes a container.
@@ -157,8 +164,9 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
 }
 
-// EnsureImage pulls a container's image if its policy requires this and no back-off runs. If the image is then missing,
-// it returns the kubelet's reason and a message, and the end of the back-off if it did not try.
+// EnsureImage pulls a container's image if the pull policy requires a pull and no back-off runs. If
+// the image is not available, EnsureImage returns the kubelet's reason and a message. If it did not
+// pull because of a back-off, it also returns when the back-off ends.
 func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 	backoff *flowcontrol.Backoff) (reason, message string, until time.Time) {
 	if _, err := reference.ParseNormalizedNamed(of.Image); err != nil {
@@ -187,7 +195,7 @@ func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 	return "", "", until
 }
 
-// image returns the runtime's image of this name, or nil.
+// image returns the image with this name, or nil if the runtime does not store it.
 func (c *Client) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	r, err := call(ctx, callTimeout, "asking for image "+name, c.images.ImageStatus,
 		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// conn answers each call with a function.
+// conn is a gRPC connection that passes each call to a function.
 type conn func(request, response any) error
 
 func (c conn) Invoke(_ context.Context, _ string, request, response any, _ ...grpc.CallOption) error {
@@ -26,7 +26,8 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 	return nil, errors.New("no streams")
 }
 
-// created creates a container of an image, and returns the request to the runtime.
+// created calls CreateContainer for a pod's first container, and returns the request to the
+// runtime. The runtime reports image as the container's image.
 func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.CreateContainerRequest, error) {
 	t.Helper()
 	var asked *runtimeapi.CreateContainerRequest
@@ -36,7 +37,7 @@ func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.Crea
 			response.(*runtimeapi.ImageStatusResponse).Image = image
 		case *runtimeapi.CreateContainerRequest:
 			asked = r
-			// The directory of the log must exist: CRI-O does not make it.
+			// The directory of the log must exist, because CRI-O does not create it.
 			_, err := os.Stat(filepath.Join(r.SandboxConfig.LogDirectory, filepath.Dir(r.Config.LogPath)))
 			return err
 		}
@@ -49,8 +50,8 @@ func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.Crea
 	return asked, err
 }
 
-// A container without its own user has the image's, whatever its other fields are. If it must not be root but would be,
-// it is not created.
+// If the manifest names no user, a container runs as the image's user. If runAsNonRoot is set and
+// the container would or might run as root, CreateContainer fails.
 func TestUser(t *testing.T) {
 	numeric := &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 1234}}
 	named, root := &runtimeapi.Image{Username: "app"}, &runtimeapi.Image{}
@@ -98,7 +99,8 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// The seccomp profile is the container's, or else the pod's. If the manifest has none, none is set, as in the kubelet.
+// A container's seccomp profile overrides the pod's profile. If the manifest names no profile, the
+// container is unconfined, as in the kubelet.
 func TestSeccomp(t *testing.T) {
 	standard, none := &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
 		&v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined}

@@ -21,7 +21,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// The annotations by which the kubelet, and the library, know a pod's containers.
+// These annotations are the kubelet's. The kubelet and the library use them to recognize pods and
+// containers.
 const (
 	annotationHash         = "io.kubernetes.container.hash"
 	annotationRestartCount = "io.kubernetes.container.restartCount"
@@ -29,10 +30,12 @@ const (
 	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// source is the value of annotationSource in sandboxes of agents with this state directory.
+// source returns the value of annotationSource in sandboxes that an agent with this state directory
+// creates.
 func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
-// Orphan returns a pod made from the runtime's status, or nil if no agent with this state directory has created it.
+// Orphan returns a pod with the names and the grace period in the runtime's status. It returns nil
+// if no agent with this state directory created the pod.
 func (c *Client) Orphan(seen *pleg.PodStatus) *v1.Pod {
 	if len(seen.SandboxStatuses) == 0 || seen.SandboxStatuses[0].GetAnnotations()[annotationSource] != c.source() {
 		return nil
@@ -60,7 +63,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 		}),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
 	}
-	if !pod.Spec.HostNetwork { // otherwise it has the host's name, and runtimes refuse another
+	if !pod.Spec.HostNetwork { // on the host's network, runtimes refuse a host name
 		config.Hostname = plan.Hostname(pod)
 	}
 	return config
@@ -73,13 +76,15 @@ func podLabels(pod *v1.Pod) map[string]string {
 	}
 }
 
-// propagations are CRI's values of mountPropagation. A mount without any is private.
+// propagations maps values of mountPropagation to CRI's values. Without mountPropagation, a mount
+// is private.
 var propagations = map[v1.MountPropagationMode]runtimeapi.MountPropagation{
 	v1.MountPropagationHostToContainer: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
 	v1.MountPropagationBidirectional:   runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL,
 }
 
-// containerConfig returns CRI's configuration of a container. pod must have its status, for the addresses.
+// containerConfig returns CRI's configuration of a container. It needs pod.Status for the pod's
+// addresses.
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
 	security, err := containerSecurity(pod, container, image)
@@ -102,7 +107,7 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 	if config.Mounts, err = c.mounts(pod, container); err != nil {
 		return nil, err
 	}
-	references := map[string]string{"$$": "$"} // with their values
+	references := map[string]string{"$$": "$"} // maps each reference to its value
 	for _, e := range container.Env {
 		value := expand(e.Value, references)
 		if e.ValueFrom != nil {
@@ -120,7 +125,8 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 	return config, nil
 }
 
-// mounts prepares the volumes of a container, and the pod's hosts file if the pod has an address.
+// mounts prepares the volumes of a container, and returns the mounts. If the pod has an address,
+// mounts also prepares the pod's hosts file.
 func (c *Client) mounts(pod *v1.Pod, container *v1.Container) (mounts []*runtimeapi.Mount, err error) {
 	hasHosts := len(pod.Status.PodIPs) == 0
 	for _, m := range container.VolumeMounts {
@@ -142,7 +148,7 @@ func (c *Client) mounts(pod *v1.Pod, container *v1.Container) (mounts []*runtime
 // referencePattern matches "$$" and "$(NAME)".
 var referencePattern = regexp.MustCompile(`\$(\$|\([^)]*\))`)
 
-// expand replaces references by their values. Unknown references stay.
+// expand replaces references by their values. Unknown references stay unchanged.
 func expand(s string, references map[string]string) string {
 	return referencePattern.ReplaceAllStringFunc(s, func(found string) string {
 		if value, known := references[found]; known {
@@ -152,9 +158,11 @@ func expand(s string, references map[string]string) string {
 	})
 }
 
-// resources converts requests and limits as the kubelet does: one CPU is 1024 shares, and a quota of a full period.
+// resources converts requests and limits as the kubelet does. A request of one CPU becomes 1024
+// shares. A limit of one CPU becomes a quota of a full period.
 func resources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000 // the kernel's values
+	// The kernel's values; period and minQuota are in µs.
+	const period, minShares, maxShares, minQuota = 100_000, 2, 1 << 18, 1000
 	r := &runtimeapi.LinuxContainerResources{
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(), OomScoreAdj: oomScoreAdj(pod, c, nodeMemory()),
 	}
@@ -186,8 +194,9 @@ func QOS(pod *v1.Pod) v1.PodQOSClass {
 	}
 }
 
-// oomScoreAdj returns the OOM score adjustment of a container's processes, as the kubelet does. When memory runs out,
-// containers end first that request less of the node's memory and use more than they request.
+// oomScoreAdj returns the OOM score adjustment that the kubelet would set for a container's
+// processes. When memory runs out, the kernel first kills containers that request little memory and
+// use more than they request.
 func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
 	class := QOS(pod)
@@ -207,15 +216,16 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 	return min(max(bestEffort-1000*request/memory, bestEffort+guaranteed), bestEffort-1)
 }
 
-// nodeMemory returns the bytes of memory of the node.
+// nodeMemory returns the size of the node's memory in bytes.
 func nodeMemory() int64 {
 	var info syscall.Sysinfo_t
 	_ = syscall.Sysinfo(&info)                           // fails only for a bad address
 	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
 }
 
-// ContainerHash returns the hash of a container's specification with its volumes. If it changes, the container is
-// replaced. The kubelet hashes only name and image, because the API server allows no other changes.
+// ContainerHash returns the hash of a container's specification and its volumes. If the hash
+// changes, the agent replaces the container. The kubelet hashes only the name and the image,
+// because the API server allows no other changes.
 func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	parts := []any{c}
 	for _, m := range c.VolumeMounts {
@@ -224,12 +234,12 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 	return hashOf(parts)
 }
 
-// SandboxHash returns the hash of a sandbox's specification without labels and annotations, which are not worth a
-// restart. It includes the init containers that are no sidecars. If the hash changes, the pod gets a new sandbox and
-// starts again.
+// SandboxHash returns the hash of a sandbox's specification. If the hash changes, the agent starts
+// the pod again in a new sandbox. The hash includes init containers, but no sidecars. It includes
+// no labels and annotations, because their changes are not worth a restart.
 func SandboxHash(pod *v1.Pod) string {
 	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
-	if len(pod.Spec.HostAliases) > 0 { // otherwise the hash is the same as in older versions, without aliases
+	if len(pod.Spec.HostAliases) > 0 { // without aliases, the hash must be the same as in older versions
 		parts = append(parts, pod.Spec.HostAliases)
 	}
 	for i := range pod.Spec.InitContainers {
@@ -243,6 +253,6 @@ func SandboxHash(pod *v1.Pod) string {
 // hashOf hashes the JSON of a value to 32 bits, like the kubelet.
 func hashOf(v any) uint64 {
 	h := fnv.New32a()
-	_ = json.NewEncoder(h).Encode(v) // neither these types nor a hash return errors
+	_ = json.NewEncoder(h).Encode(v) // cannot fail for these types and a hash
 	return uint64(h.Sum32())
 }

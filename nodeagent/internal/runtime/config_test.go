@@ -85,7 +85,8 @@ func TestContainerConfig(t *testing.T) {
 	}
 }
 
-// A container's environment may have fields of its pod, with the addresses that the pod has now.
+// Environment variables of a container can contain fields of its pod, such as the pod's present
+// addresses.
 func TestFieldsInEnvironment(t *testing.T) {
 	p := pod(v1.Container{})
 	p.Spec.NodeName, p.Annotations = "node", map[string]string{"x/y": "z"}
@@ -110,8 +111,9 @@ func TestFieldsInEnvironment(t *testing.T) {
 	}
 }
 
-// A container sees its pod's own /etc/hosts in the kubelet's form. It has the host's entries only in the host's
-// network. A container that mounts its own file there sees that file.
+// A container sees its pod's hosts file at /etc/hosts, in the kubelet's format. The file contains
+// the host's entries only if the pod uses the host's network. If the manifest mounts a volume at
+// /etc/hosts, the container sees the volume.
 func TestHosts(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, dir, "")
@@ -178,7 +180,7 @@ func TestMountPropagation(t *testing.T) {
 	}
 }
 
-// A volume in memory is a separate file system, which is removed with the pod.
+// An in-memory volume is a separate file system. Collect removes it when its pod is gone.
 func TestVolumeInMemory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		fmt.Fprintf(os.Stderr, "SKIPPED: %s: it needs root to mount\n", t.Name())
@@ -187,7 +189,7 @@ func TestVolumeInMemory(t *testing.T) {
 	dir := t.TempDir()
 	c, p := New(nil, dir, ""), pod(v1.Container{})
 	vol := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Memory"}}}
-	for range 2 { // the second time, the volume has a file
+	for range 2 { // the second time, the volume exists and contains a file
 		path, err := c.volume(p, vol)
 		if err != nil {
 			t.Fatal(err)
@@ -217,8 +219,8 @@ func TestVolumeInMemory(t *testing.T) {
 	}
 }
 
-// A hostPath must have the type in the manifest, and is made if the type requires it. The files of an emptyDir belong
-// to the group of the pod's containers.
+// A hostPath must be of the type in the manifest. If the type is DirectoryOrCreate or FileOrCreate,
+// a missing path is created. An emptyDir belongs to the group fsGroup.
 func TestVolumes(t *testing.T) {
 	dir := t.TempDir()
 	c := New(nil, filepath.Join(dir, "state"), "")
@@ -239,7 +241,7 @@ func TestVolumes(t *testing.T) {
 		{"dir", v1.HostPathFile, false}, {"dir", v1.HostPathFileOrCreate, false}, {"dir", v1.HostPathDirectory, true},
 		{"pipe", v1.HostPathFileOrCreate, false}, {"pipe", v1.HostPathCharDev, false},
 		{"new/dir", v1.HostPathDirectoryOrCreate, true}, {"new/file", v1.HostPathFileOrCreate, true},
-		{"away/file", v1.HostPathFileOrCreate, false}, // as in the kubelet, only the file is made
+		{"away/file", v1.HostPathFileOrCreate, false}, // as in the kubelet, no directory is created
 	} {
 		path, err := c.volume(p, &v1.Volume{VolumeSource: v1.VolumeSource{
 			HostPath: &v1.HostPathVolumeSource{Path: at(v.path), Type: &v.kind}}})
@@ -267,7 +269,8 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// A sandbox's annotations identify its agent and its specification.
+// A sandbox's annotations identify the state directory of its agent. SandboxHash changes if the
+// network changes, but not if labels change.
 func TestSandboxConfig(t *testing.T) {
 	c := New(nil, "/state", "/pods")
 	p := pod(v1.Container{Name: "c", SecurityContext: &v1.SecurityContext{Privileged: ptr.To(true)}})
@@ -314,7 +317,8 @@ func TestSandboxConfig(t *testing.T) {
 	}
 }
 
-// A pod on the host's network has the host's name, whatever its specification says: runtimes refuse to set it.
+// If a pod uses the host's network, its sandbox's configuration contains no host name, because
+// runtimes refuse to set it.
 func TestHostname(t *testing.T) {
 	for _, c := range []struct {
 		hostname    string
@@ -329,7 +333,7 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-// The figures are the kubelet's, of a node with 10,000 bytes of memory.
+// oomScoreAdj returns the kubelet's values, here for a node with 10,000 bytes of memory.
 func TestOOMScoreAdj(t *testing.T) {
 	of := func(name string, request, limit string) v1.Container {
 		c := v1.Container{Name: name, Resources: v1.ResourceRequirements{

@@ -30,21 +30,21 @@ func (c *Client) LogDir(pod *v1.Pod) string {
 	return filepath.Join(c.stateDir, "logs", fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
-// volumeOf returns the volume of a mount. Validation has checked that it exists.
+// volumeOf returns the volume of a mount. Validation has checked that the volume exists.
 func volumeOf(pod *v1.Pod, m v1.VolumeMount) *v1.Volume {
 	i := slices.IndexFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == m.Name })
 	return &pod.Spec.Volumes[i]
 }
 
-// kinds are the file modes for the types of a hostPath.
+// kinds maps the type of a hostPath to the type of file that it requires.
 var kinds = map[v1.HostPathType]fs.FileMode{
 	v1.HostPathDirectory: fs.ModeDir, v1.HostPathDirectoryOrCreate: fs.ModeDir, v1.HostPathFile: 0,
 	v1.HostPathFileOrCreate: 0, v1.HostPathSocket: fs.ModeSocket, v1.HostPathBlockDev: fs.ModeDevice,
 	v1.HostPathCharDev: fs.ModeDevice | fs.ModeCharDevice,
 }
 
-// PrepareVolumes makes the volumes that the containers of a pod mount. It returns an error if a volume cannot be
-// mounted.
+// PrepareVolumes creates the volumes that a pod's containers mount. It returns an error if a
+// container cannot mount a volume.
 func (c *Client) PrepareVolumes(pod *v1.Pod) (err error) {
 	for _, container := range plan.Containers(pod) {
 		_, failed := c.mounts(pod, container)
@@ -53,7 +53,7 @@ func (c *Client) PrepareVolumes(pod *v1.Pod) (err error) {
 	return err
 }
 
-// volume returns the path of a volume on the host, and makes the volume if necessary.
+// volume returns the path of a volume on the host, and creates the volume if necessary.
 func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	if vol.EmptyDir != nil {
 		path, mode := filepath.Join(c.stateDir, "pods", string(pod.UID), "volumes", vol.Name), fs.FileMode(0o777)
@@ -89,8 +89,8 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
-// inMemory mounts a file system in memory at a directory, unless one is mounted. A container's files count as its
-// memory.
+// inMemory mounts a tmpfs at a directory, unless a file system is already mounted there. The files
+// of a container in a tmpfs count as memory of the container.
 func inMemory(dir string) error {
 	var own, parent syscall.Stat_t
 	if err := errors.Join(syscall.Stat(dir, &own), syscall.Stat(filepath.Dir(dir), &parent)); err != nil ||
@@ -106,7 +106,8 @@ func inMemory(dir string) error {
 
 const hostsPath = "/etc/hosts"
 
-// hosts writes the hosts file of a pod with a status, in the kubelet's form, and returns its path.
+// hosts writes the hosts file of a pod in the kubelet's format, and returns the file's path.
+// pod.Status must be set.
 func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
 	text := "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
 		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
@@ -114,7 +115,7 @@ func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
 		text += ip.IP + "\t" + plan.Hostname(pod) + "\n"
 	}
 	if pod.Spec.HostNetwork {
-		own, _ := os.ReadFile(hostsPath) // a host may have no such file
+		own, _ := os.ReadFile(hostsPath) // the file may be missing on a host
 		text = "# Kubernetes-managed hosts file (host network).\n" + string(own)
 	}
 	if len(pod.Spec.HostAliases) > 0 {
@@ -128,7 +129,7 @@ func (c *Client) hosts(pod *v1.Pod) (path string, err error) {
 	return path, errors.Join(err, os.WriteFile(path, []byte(text), 0o644), os.Chmod(path, 0o644))
 }
 
-// RemoveLogs removes the logs of an instance of a container.
+// RemoveLogs removes the logs of one instance of a container.
 func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) error {
 	paths, err := filepath.Glob(filepath.Join(c.LogDir(pod), container, fmt.Sprintf("%d.log*", restartCount)))
 	for _, path := range paths {
@@ -137,15 +138,16 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 	return err
 }
 
-// Collect removes files of pods that no longer exist: a kill of an agent may have interrupted their removal.
+// Collect removes the volumes and logs of pods that no longer exist. If an agent is killed during
+// the removal of a pod, such files are left.
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
 		entries, _ := os.ReadDir(dir) // the directory may not exist yet
-		for _, e := range entries {   // UID, or NAMESPACE_NAME_UID; none of these has a "_" in it
+		for _, e := range entries {   // UID or NAMESPACE_NAME_UID; no part contains "_"
 			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
 				volumes, _ := filepath.Glob(filepath.Join(dir, e.Name(), "volumes", "*")) // the pattern is valid
 				for _, volume := range volumes {
-					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // most volumes are not in memory
+					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // fails for most volumes: they are not mounts
 				}
 				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}
@@ -154,21 +156,24 @@ func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	return err
 }
 
-// Limits are those of the kubelet's configuration.
+// Limits correspond to fields of the kubelet's configuration.
 type Limits struct {
-	// At LogSize, a container's log continues in a new file. It has at most LogFiles, with the present one.
+	// When a log reaches LogSize, the container continues in a new log file. LogFiles limits the
+	// files of a container's log, including the present file.
 	LogSize  resource.QuantityValue
 	LogFiles int
-	// When the images' disk is ImagesHigh percent full, unused images are removed, the longest unused first, until
-	// it is ImagesLow percent full. An image that has been unused for less than ImageAge stays.
+	// If the disk of the images is at least ImagesHigh percent full, unused images are removed
+	// until the disk is ImagesLow percent full. The images that have been unused for longest are
+	// removed first. An image that has been unused for less than ImageAge stays.
 	ImagesHigh, ImagesLow int
 	ImageAge              time.Duration
 }
 
-// Logs and images are checked every so many seconds, as in the kubelet.
+// logPeriod and imagePeriod are how often logs and images are checked, in seconds. The values are
+// the kubelet's.
 const logPeriod, imagePeriod = 10, 300
 
-// KeepLimits enforces limits until ctx ends. pods returns the pods with their statuses.
+// KeepLimits enforces limits until ctx ends. pods returns all pods with their statuses.
 func (c *Client) KeepLimits(ctx context.Context, limits Limits, pods func() *v1.PodList, logger klog.Logger) {
 	images, round := map[string]time.Time{}, 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -213,8 +218,8 @@ func (c *Client) rotate(ctx context.Context, id, path string, maxFiles int) erro
 	return err
 }
 
-// collectImages finds the images in use, and removes others if the disk is too full. known has the images of the last
-// call by ID, with the time when they were last in use or, if never, first seen.
+// collectImages removes unused images if the disk is too full. known maps the ID of each image in
+// the last call to the time when the image was last in use, or first seen if it was never in use.
 func (c *Client) collectImages(ctx context.Context, limits Limits, known map[string]time.Time) error {
 	disk, err1 := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
 		&runtimeapi.ImageFsInfoRequest{})
@@ -226,7 +231,8 @@ func (c *Client) collectImages(ctx context.Context, limits Limits, known map[str
 	}
 	inUse := sets.New[string]()
 	for _, ctr := range containers.GetContainers() {
-		inUse.Insert(ctr.GetImage().GetImage(), ctr.GetImageRef(), ctr.GetImageId()) // the ID's field depends on the runtime
+		// It depends on the runtime which of these fields contains the ID.
+		inUse.Insert(ctr.GetImage().GetImage(), ctr.GetImageRef(), ctr.GetImageId())
 	}
 	var unused []*runtimeapi.Image
 	before, now := maps.Clone(known), time.Now()
@@ -255,7 +261,8 @@ func (c *Client) collectImages(ctx context.Context, limits Limits, known map[str
 	return err
 }
 
-// toFree returns how many bytes to free on the images' disk, the first disk that the runtime reports.
+// toFree returns how many bytes to free on the disk of the images. This disk is the first that the
+// runtime reports.
 func toFree(disk *runtimeapi.ImageFsInfoResponse, limits Limits) (int64, error) {
 	if len(disk.GetImageFilesystems()) == 0 {
 		return 0, nil

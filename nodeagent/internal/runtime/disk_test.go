@@ -16,8 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A log that is too long is renamed, the runtime begins a new one, and a limited number of older ones stays. Logs stay
-// unchanged if they are short, if the container has ended, or if the runtime continues to write the old file.
+// rotateLogs renames a log that is too long, the runtime begins a new file, and a limited number of
+// older files stays. Short logs and logs of ended containers stay unchanged. If the runtime cannot
+// begin a new file, the log keeps its name.
 func TestRotateLogs(t *testing.T) {
 	dir := t.TempDir()
 	var reopened []string
@@ -57,7 +58,7 @@ func TestRotateLogs(t *testing.T) {
 	write("long/1.log", 100) // the log of an earlier instance
 	for range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Duration(len(reopened)) * time.Second) // gives each log another name: bubbles begin at the same time
+			time.Sleep(time.Duration(len(reopened)) * time.Second) // each log's name needs another time
 			write("long/2.log", 100)
 			if err := c.rotateLogs(t.Context(), limits, []v1.Pod{*p}); err != nil {
 				t.Error(err)
@@ -78,7 +79,8 @@ func TestRotateLogs(t *testing.T) {
 	}
 }
 
-// When the disk is full, unused images are removed, the longest unused first. New, pinned and used images stay.
+// When the disk is full, collectImages removes unused images. Images that have been unused for
+// longest are removed first. New, pinned and used images stay.
 func TestCollectImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -121,7 +123,7 @@ func TestCollectImages(t *testing.T) {
 		}
 		const full, room = 0, 101
 		inUse = "name/a"
-		collect(full, "[]") // all are new
+		collect(full, "[]") // all images are new
 		time.Sleep(time.Minute)
 		inUse = "b"
 		collect(full, "[]")
@@ -136,7 +138,7 @@ func TestCollectImages(t *testing.T) {
 		collect(full, "[stuck]") // the other images are new
 		inUse = "d"
 		time.Sleep(2 * time.Minute)
-		collect(full, "[stuck c]") // then there is room
+		collect(full, "[stuck c]") // without c, there is room
 		add("e", huge)
 		collect(full, "[stuck]")
 		time.Sleep(time.Minute)
@@ -144,7 +146,7 @@ func TestCollectImages(t *testing.T) {
 		inUse = ""
 		time.Sleep(2 * time.Minute)
 		delete(images, "stuck")
-		collect(full, "[e]") // d was in use for longer
+		collect(full, "[e]") // e has been unused for longer than d
 		dir = filepath.Join(dir, "none")
 		if err := c.collectImages(t.Context(), Limits{}, known); err == nil {
 			t.Error("a missing disk has room")

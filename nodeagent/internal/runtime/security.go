@@ -14,7 +14,9 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
 
-// namespaces returns the pod's own network and IPC, and a container's own processes, or the host's as in the manifest.
+// namespaces returns the namespaces of a pod's containers. By default, network and IPC are the
+// pod's, and PIDs are the container's. The manifest can select the host's namespaces, or one PID
+// namespace for the pod.
 func namespaces(pod *v1.Pod) *runtimeapi.NamespaceOption {
 	of := map[bool]runtimeapi.NamespaceMode{true: runtimeapi.NamespaceMode_NODE, false: runtimeapi.NamespaceMode_POD}
 	n := &runtimeapi.NamespaceOption{Network: of[pod.Spec.HostNetwork], Ipc: of[pod.Spec.HostIPC]}
@@ -29,7 +31,8 @@ func privileged(c *v1.Container) bool {
 	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 }
 
-// The paths of the host's /proc and /sys that are masked or read-only in a container.
+// alwaysMasked lists paths in /proc and /sys that a container cannot see. readonlyPaths lists paths
+// that a container cannot write.
 var (
 	alwaysMasked = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -39,10 +42,10 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// maskedPaths returns the masked paths, with those of each CPU in a directory: a CPU's heat reveals other programs'
-// work.
+// maskedPaths returns the paths that a container cannot see. The paths include thermal_throttle of
+// each CPU in the directory cpus, because a CPU's heat reveals the work of other programs.
 func maskedPaths(cpus string) []string {
-	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is good
+	perCPU, _ := filepath.Glob(filepath.Join(cpus, "cpu[0-9]*", "thermal_throttle")) // the pattern is valid
 	return slices.Concat(alwaysMasked, perCPU)
 }
 
@@ -53,9 +56,10 @@ func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
 	}
 }
 
-// containerSecurity returns the security context as the kubelet does. A container's own fields come before the
-// pod's. A container without a user gets the image's, because CRI takes a group without a user for root's. It
-// returns an error if a container that must not be root is, or may be.
+// containerSecurity returns the same security context as the kubelet. Fields of the container
+// override fields of the pod. If neither sets a user, the image's user is set, because CRI refuses
+// a group without a user. containerSecurity fails if runAsNonRoot is set and the container would or
+// might run as root.
 func containerSecurity(pod *v1.Pod, c *v1.Container,
 	image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	of, own := pod.Spec.SecurityContext, cmp.Or(c.SecurityContext, &v1.SecurityContext{})

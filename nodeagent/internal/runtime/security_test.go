@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The masked paths are the kubelet's, with those of each CPU.
+// maskedPaths returns alwaysMasked, and thermal_throttle of each CPU.
 func TestMaskedPaths(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{"cpu0/thermal_throttle", "cpu11/thermal_throttle", "cpu2/topology",

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Directory is a sink: a directory with a JSON file per pod. A write replaces the whole file. Only one write may run at
-// a time.
+// Directory is a sink that stores each pod in a JSON file in a directory. Write replaces the file
+// as a whole. Write is not safe for concurrent use.
 type Directory string
 
 // Write writes a pod with its status.
@@ -20,15 +20,15 @@ func (d Directory) Write(pod *v1.Pod) error {
 	if err = errors.Join(err, os.MkdirAll(string(d), 0o700)); err != nil {
 		return fmt.Errorf("preparing the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	unfinished := filepath.Join(string(d), "unfinished")                        // left over if an agent was killed
-	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // specifications may have secrets
+	unfinished := filepath.Join(string(d), "unfinished")                        // left if an agent was killed
+	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // pods may contain secrets
 		return err
 	}
 	return os.Rename(unfinished, d.path(pod))
 }
 
 // Remove removes the file of a pod.
-func (d Directory) Remove(pod *v1.Pod) error { return os.RemoveAll(d.path(pod)) } // no error if there is none
+func (d Directory) Remove(pod *v1.Pod) error { return os.RemoveAll(d.path(pod)) } // no error if the file is missing
 
 func (d Directory) path(pod *v1.Pod) string {
 	return filepath.Join(string(d), fmt.Sprintf("%s_%s_%s.json", pod.Namespace, pod.Name, pod.UID))

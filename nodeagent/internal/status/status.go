@@ -1,4 +1,5 @@
-// Package status makes the API status of pods from the library's statuses. A Directory stores it in files.
+// Package status converts the library's statuses of pods to API statuses. A Directory stores the
+// API statuses in files.
 package status
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// Generate returns the status of a pod. reasons has why containers do not run although they should.
+// Generate returns the API status of a pod. reasons maps the name of a container to the reason why
+// the container does not run although it should.
 func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
@@ -37,14 +39,15 @@ func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeI
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, g.container(&pod.Spec.Containers[i], false))
 	}
-	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded { // a lost end's code may come late
+	// A lost exit code may come late, so Failed may still become Succeeded.
+	if next := phase(view, &status); !Ended(status.Phase) || next == v1.PodSucceeded {
 		status.Phase = next
 	}
 	status.Conditions = conditions(view, &status)
 	return status
 }
 
-// Ended reports whether a pod in a phase has ended by itself: it stays so.
+// Ended reports whether a phase is final: the pod has ended by itself and does not run again.
 func Ended(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase == v1.PodFailed }
 
 // generator makes the statuses of a pod's containers.
@@ -64,7 +67,7 @@ func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus
 	return s
 }
 
-// state returns the status of a container without its readiness.
+// state returns the status of a container without the fields Started and Ready.
 func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	before := ptr.Deref(plan.FindStatus(&g.Before, c.Name), v1.ContainerStatus{})
 	s := v1.ContainerStatus{
@@ -78,14 +81,15 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	case before.State.Terminated != nil:
 		return before
 	case runsOnce && (g.Initialized() || g.HasRun() && before.ContainerID != ""):
-		// The container has run, and the runtime no longer has it.
+		// The container has run, and the runtime has lost or removed it.
 		s.RestartCount, s.LastTerminationState = 0, v1.ContainerState{}
 		s.State.Terminated = &v1.ContainerStateTerminated{Reason: "Completed"}
 		return s
 	default:
 		g.absent(&s, &before)
 	}
-	// A container that should run and does not is waiting, if the reason is known.
+	// If a container does not run although it should, and the reason is known, its status is
+	// waiting.
 	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
 	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
@@ -96,7 +100,8 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	return s
 }
 
-// present completes the status of a container in the runtime. last is its newest instance.
+// present completes the status of a container that exists in the runtime. last is the container's
+// newest instance.
 func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1.ContainerStatus) {
 	s.Image, s.ImageID, s.ContainerID = last.Image, last.ImageRef, last.ID.String()
 	s.RestartCount = int32(last.RestartCount) //nolint:gosec // it was an int32
@@ -107,10 +112,10 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 	if last.State != pleg.ContainerStateUnknown && !g.Unsettled(last) {
 		s.State = stateOf(last)
 	} else if before.ContainerID == s.ContainerID {
-		s.State = before.State // as far as anybody knows
+		s.State = before.State // the last known state
 	}
 	if before.ContainerID != s.ContainerID && before.State.Terminated != nil {
-		s.LastTerminationState = before.State // the runtime may have lost it
+		s.LastTerminationState = before.State // the runtime may have lost this instance
 	}
 	for _, older := range g.Seen.ContainerStatuses {
 		if older.Name == s.Name && older != last {
@@ -119,11 +124,13 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 		}
 	}
 	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
-		s.LastTerminationState.Terminated = nil // the container was waiting for its restart
+		// This last termination is the end of the present instance, from a wait for its restart.
+		s.LastTerminationState.Terminated = nil
 	}
 }
 
-// absent completes the status of a container that the runtime does not have yet, or no longer has.
+// absent completes the status of a container that does not exist in the runtime, either not yet or
+// no longer.
 func (g *generator) absent(s, before *v1.ContainerStatus) {
 	switch t := before.LastTerminationState.Terminated; {
 	case before.State.Running != nil:
@@ -131,7 +138,8 @@ func (g *generator) absent(s, before *v1.ContainerStatus) {
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The runtime no longer knows the container.",
 		}
-	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID: // it waited for its restart
+	// The container was waiting for its restart.
+	case before.ContainerID != "" && t != nil && t.ContainerID == before.ContainerID:
 		s.RestartCount++
 	}
 	s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
@@ -167,7 +175,8 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 			running = running || up
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
-			// It has succeeded, or no other container would exist. containerd may have lost the exit in a crash.
+			// The init container has succeeded, because a regular container exists. After a crash,
+			// containerd may report a wrong exit code.
 		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:
@@ -181,7 +190,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 		case t == nil:
 			pending = true
 		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
-			running = true // or about to run
+			running = true // or about to run again
 		default:
 			crashed = crashed || t.ExitCode != 0
 		}
@@ -198,7 +207,8 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 	}
 }
 
-// void reports whether a container's end does not count, because the container has changed since.
+// void reports whether a container's last end does not count, because the container's specification
+// has changed since.
 func void(view plan.View, c *v1.Container) bool {
 	last := view.Seen.FindContainerStatusByName(c.Name)
 	return last != nil && !view.Counts(c, last)
@@ -212,8 +222,8 @@ func termination(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.State.Terminated
 }
 
-// conditions returns a pod's conditions from the phase and containers in status, with the reasons of the kubelet
-// v1.37. An unchanged condition keeps its transition time.
+// conditions derives a pod's conditions from the phase and the containers in status. It uses the
+// reasons of the kubelet v1.37. An unchanged condition keeps its transition time.
 func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	var incomplete, unready []string
 	for i, s := range status.InitContainerStatuses {
@@ -272,7 +282,8 @@ func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 	return all
 }
 
-// missing returns the reason and message of a condition, if a container prevents it from being true.
+// missing returns the reason and the message of a false condition. If no container makes the
+// condition false, it returns "".
 func missing(reason, what string, containers []string) (string, string) {
 	if len(containers) == 0 {
 		return "", ""

@@ -17,7 +17,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/podtest"
 )
 
-// seen returns a status of containers, newest first; see podtest.Status.
+// seen returns the status of a pod with these containers, newest first. podtest.Status describes
+// the texts.
 func seen(containers ...string) *pleg.PodStatus {
 	s := &pleg.PodStatus{IPs: []string{"10.0.0.1"}, SandboxStatuses: []*runtimeapi.PodSandboxStatus{{
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
@@ -96,8 +97,8 @@ func TestPhaseAndConditions(t *testing.T) {
 	}
 }
 
-// The status keeps earlier times, the last termination and a final phase. It reports a container that
-// the runtime has lost.
+// Generate keeps the times, the last termination and a final phase from the earlier status. If the
+// runtime has lost a container, the new status reports the loss.
 func TestGenerateAfterBefore(t *testing.T) {
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
 	first := Generate(view(p, seen("a running"), v1.PodStatus{}), nil, "192.0.2.1")
@@ -141,8 +142,8 @@ func TestGenerateAfterBefore(t *testing.T) {
 	}
 }
 
-// If a pod has failed because of a lost end, and the end's code turns out to be 0, the pod becomes Succeeded. No other
-// change affects an ended pod.
+// A pod is Failed because the runtime has lost an exit code. If the exit code turns out to be 0,
+// the pod becomes Succeeded. No other change affects the phase of an ended pod.
 func TestFailureCorrected(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyNever, "init:i", "a")
 	for _, c := range []struct {
@@ -162,7 +163,8 @@ func TestFailureCorrected(t *testing.T) {
 	}
 }
 
-// An init container that has run is not waiting, even if its start failed.
+// If an init container has succeeded, its status is terminated, even if an earlier start of the
+// container failed.
 func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "init:i", "a")
 	reasons := map[string]v1.ContainerStateWaiting{"i": {Reason: "RunContainerError"}}
@@ -172,7 +174,8 @@ func TestReasonOfAnInitContainerThatHasRun(t *testing.T) {
 	}
 }
 
-// A restart count does not fall after the removal of an instance that never ran. The next instance has its number.
+// If an instance that never ran is removed, the container's restart count does not fall. The next
+// instance uses the count of the removed instance.
 func TestRestartCountNeverFalls(t *testing.T) {
 	pod := podtest.Pod(v1.RestartPolicyAlways, "a")
 	before := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", RestartCount: 3, ContainerID: "c://gone"}}}
@@ -183,7 +186,7 @@ func TestRestartCountNeverFalls(t *testing.T) {
 	}
 }
 
-// A directory stores a complete file per pod, and reads the pods back.
+// A Directory stores each pod in a complete file, and reads the pods back.
 func TestDirectory(t *testing.T) {
 	d := Directory(filepath.Join(t.TempDir(), "status"))
 	p := podtest.Pod(v1.RestartPolicyAlways, "a")
