@@ -216,11 +216,11 @@ func (w *world) apply(a action) {
 		return
 	}
 	rec := w.r.records.byUID[podUID(a.pod)]
-	told := a.kind == actExit && w.active() && w.published(a.pod)[a.c] == levelRunning &&
+	publishes := a.kind == actExit && w.active() && w.published(a.pod)[a.c] == levelRunning &&
 		rec != nil && find(rec.pod.containers(), containerOf(a.pod, a.c).ID) != nil
 	w.run()
-	if told && w.follow[0].told[a.pod][a.c] < levelExited {
-		w.breaks("rule 20: an exit event of %s is not told", containerOf(a.pod, a.c).ID)
+	if publishes && w.follow[0].sent[a.pod][a.c] < levelExited {
+		w.breaks("rule 20: the exit event of %s is not published", containerOf(a.pod, a.c).ID)
 	}
 }
 

@@ -51,20 +51,20 @@ func (w *world) drain() {
 			}
 			w.settled[p] = w.settled[p] || e.Type == ContainerRemoved
 			c := e.Data.(string)[1] - '0'
-			told := &f.told[p][c]
-			was := *told
+			sent := &f.sent[p][c]
+			was := *sent
 			switch e.Type {
 			case ContainerStarted:
-				*told = levelRunning
+				*sent = levelRunning
 			case ContainerDied:
-				*told = levelExited
+				*sent = levelExited
 			case ContainerRemoved:
-				*told = levelRemoved
+				*sent = levelRemoved
 			}
 			switch {
-			case *told <= was || *told == levelRemoved && was != levelExited:
+			case *sent <= was || *sent == levelRemoved && was != levelExited:
 				w.breaks("rule 1: %s of %s comes after %s", e.Type, e.Data, levelNames[was])
-			case *told > w.truth[p][c]:
+			case *sent > w.truth[p][c]:
 				w.breaks("rule 1: %s of %s, which is %s", e.Type, e.Data, levelNames[w.truth[p][c]])
 			}
 			if rec := w.r.records.byUID[e.ID]; rec != nil && rec.published != nil &&
@@ -223,10 +223,10 @@ func (w *world) checkRecord(p int, shown levels) {
 // checkProgress checks that all levels for which an inspection was made are published when the
 // inspection has returned.
 func (w *world) checkProgress(a answered) {
-	of, told := levelsOf(a.of), w.published(a.pod)
+	of, published := levelsOf(a.of), w.published(a.pod)
 	for c := range of {
-		if told[c] < of[c] && told[c].shown() != of[c].shown() {
-			w.breaks("rule 3: %s was inspected as %v and only %v is published", podUID(a.pod), of, told)
+		if published[c] < of[c] && published[c].shown() != of[c].shown() {
+			w.breaks("rule 3: %s was inspected as %v and only %v is published", podUID(a.pod), of, published)
 		}
 	}
 }
@@ -255,8 +255,8 @@ func (w *world) checkRelist(c *exploredCaller) {
 		if err == nil && status.Name != lies && !could(shownBy(status), c.at[p], w.truth[p]) {
 			w.breaks("Relist returns and the cache shows %v of %s, which was %v before", shownBy(status), uid, c.at[p])
 		}
-		if told := w.follow[0].told[p].shown(); !could(told, c.at[p], w.truth[p]) {
-			w.breaks("Relist returns and %v was told of %s, which was %v before", told, uid, c.at[p])
+		if sent := w.follow[0].sent[p].shown(); !could(sent, c.at[p], w.truth[p]) {
+			w.breaks("Relist returns and the events show %v of %s, which was %v before", sent, uid, c.at[p])
 		}
 	}
 }
@@ -446,8 +446,8 @@ func (w *world) unrestOf(p int, hinted bool) string {
 		return fmt.Sprintf("no PodSync of %s has come", uid)
 	}
 	for _, f := range w.follow {
-		if f.told[p].shown() != want {
-			return fmt.Sprintf("%v was told of %s, which is %v", f.told[p], uid, want)
+		if f.sent[p].shown() != want {
+			return fmt.Sprintf("the events show %v of %s, which is %v", f.sent[p], uid, want)
 		}
 	}
 	return ""
@@ -482,7 +482,7 @@ func (w *world) String() string {
 		if err != nil {
 			b.WriteString("+err")
 		}
-		fmt.Fprintf(&b, " told %v ", w.follow[0].told[p])
+		fmt.Fprintf(&b, " sent %v ", w.follow[0].sent[p])
 	}
 	b.WriteString("| in flight")
 	for _, f := range w.flights {

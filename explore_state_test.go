@@ -213,7 +213,7 @@ func (f *printer) world() {
 		}
 	}
 	for _, s := range w.follow {
-		f.levels(s.told[:]...)
+		f.levels(s.sent[:]...)
 	}
 	for _, c := range w.callers {
 		f.bool(c.returned)

@@ -115,10 +115,10 @@ type exploredReader struct {
 	later          bool // the reader waits for a time in the future
 }
 
-// follower is a subscriber with the levels that its events have shown.
+// follower is a subscriber with the levels that it was sent.
 type follower struct {
 	events chan *PodLifecycleEvent
-	told   truth
+	sent   truth
 }
 
 // world is the reconciler with its surroundings: the runtime, the callers and readers, and what

@@ -294,7 +294,7 @@ func TestUpdatesAreCoalesced(t *testing.T) {
 		"a request of what was not":   {"b1! b0", "", 2, 0},
 		"the first comes first":       {"c1 b1 a1 c2", "c+ c+ b+ a-", 0, 3},
 		"what was withdrawn is new":   {"c1 b1 c0 c1", "b+ c+", 2, 2},
-		"what was told keeps a place": {"a1 b1 a0 a3", "a+ b+", 4, 2},
+		"what was sent keeps a place": {"a1 b1 a0 a3", "a+ b+", 4, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStation()
@@ -473,15 +473,15 @@ func TestConcurrentUse(t *testing.T) {
 		levelAfter := func(key string, i int) int { return (i*7 + len(key)) % 4 }
 		const publishers, each = 3, 300
 		var readers, busy sync.WaitGroup
-		told := make([]map[string]int, 8)
+		known := make([]map[string]int, 8)
 		ctx, cancel := context.WithCancel(t.Context())
-		for r := range told {
-			told[r] = make(map[string]int)
+		for r := range known {
+			known[r] = make(map[string]int)
 			out := s.Subscribe(ctx, r%3, r%2 == 0)
 			readers.Go(func() {
 				for e := range out {
-					told[r][e.key] += e.by
-					if told[r][e.key] < 0 {
+					known[r][e.key] += e.by
+					if known[r][e.key] < 0 {
 						t.Errorf("%s is below zero", e.key)
 					}
 					if rand.N(20) == 0 {
@@ -520,11 +520,11 @@ func TestConcurrentUse(t *testing.T) {
 		cancel()
 		readers.Wait()
 		s.Halt()
-		for r, told := range told {
+		for r, known := range known {
 			for p := range publishers {
 				for i := each - 5; i < each; i++ {
 					key := fmt.Sprintf("%d-%d", p, i%5)
-					if got, want := told[key], levelAfter(key, i); got != want {
+					if got, want := known[key], levelAfter(key, i); got != want {
 						t.Errorf("reader %d has %s at %d, not %d", r, key, got, want)
 					}
 				}

@@ -10,10 +10,10 @@ import (
 // audience is a subscriber with the numbers that its events must match in the end.
 type audience struct {
 	out chan event
-	// told is the level of each key according to the events read. seen counts the events read, without
-	// requested events.
-	told map[string]int
-	seen int
+	// known is the level of each key according to the events read. seen counts the events read,
+	// without requested events.
+	known map[string]int
+	seen  int
 	// due counts the transitions since the beginning of the subscription, including those to the
 	// levels that existed then.
 	due int
@@ -23,11 +23,11 @@ func (a *audience) read(t *testing.T, most int) {
 	for range most {
 		select {
 		case e := <-a.out:
-			a.told[e.key] += e.by
+			a.known[e.key] += e.by
 			if e.by != 0 {
 				a.seen++
 			}
-			if a.told[e.key] < 0 {
+			if a.known[e.key] < 0 {
 				t.Fatalf("%s is below zero", e.key)
 			}
 		default:
@@ -48,7 +48,7 @@ func TestModel(t *testing.T) {
 			what := randtest.Pick(r, "subscribe", "publish", "read", "fill")
 			switch {
 			case what == "subscribe" && len(audiences) < 4:
-				a := &audience{told: make(map[string]int)}
+				a := &audience{known: make(map[string]int)}
 				for _, level := range present {
 					a.due += level
 				}
@@ -83,8 +83,8 @@ func TestModel(t *testing.T) {
 				s.Fill()
 			}
 			for key, level := range present {
-				if a.told[key] != level {
-					t.Fatalf("%s is at %d, told %d", key, level, a.told[key])
+				if a.known[key] != level {
+					t.Fatalf("%s is at %d, but at %d according to the events", key, level, a.known[key])
 				}
 			}
 			due, seen = due+a.due, seen+a.seen

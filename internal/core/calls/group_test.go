@@ -101,7 +101,7 @@ func goroutine() string {
 func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
-		times, called, told := 0, "", ""
+		times, called, doneBy := 0, "", ""
 		g.Go(7, calls.Info{Method: "GetPods"}, func(context.Context) error {
 			called = goroutine()
 			if got := len(g.InFlight()); got != 1 {
@@ -110,9 +110,9 @@ func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 			return nil
 		}, func(err error, stopped bool) {
 			times++
-			told = goroutine()
+			doneBy = goroutine()
 			if err != nil || stopped {
-				t.Errorf("told %v, %v", err, stopped)
+				t.Errorf("done was called with %v, %v", err, stopped)
 			}
 			if got := len(g.InFlight()); got != 1 {
 				t.Errorf("%d calls in flight during done", got)
@@ -122,8 +122,8 @@ func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 		if got := g.InFlight(); got != nil {
 			t.Errorf("in flight: %v", got)
 		}
-		if times != 1 || called != told || called == goroutine() {
-			t.Errorf("done was called %d times, by %q; the call was made by %q", times, told, called)
+		if times != 1 || called != doneBy || called == goroutine() {
+			t.Errorf("done was called %d times, by %q; the call was made by %q", times, doneBy, called)
 		}
 	})
 }
@@ -324,10 +324,10 @@ func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 func TestStopWaitsForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
-		told := make(chan struct{})
-		g.Go(1, calls.Info{}, honours, func(error, bool) { <-told })
+		release := make(chan struct{})
+		g.Go(1, calls.Info{}, honours, func(error, bool) { <-release })
 		began := time.Now()
-		time.AfterFunc(time.Second, func() { close(told) })
+		time.AfterFunc(time.Second, func() { close(release) })
 		if left := g.Stop(errStopped, nil); left != nil {
 			t.Errorf("left: %v", left)
 		}
