@@ -142,12 +142,12 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		case 2, 3, 4: // an exit, with or without an exit event
 			if id, uid := pick(live); id != "" {
 				delete(live, id)
-				tell := r.IntN(3)
+				report := r.IntN(3)
 				e := pleg.ContainerExit{ContainerID: id, ExitCode: 7, FinishedAt: time.Now()}
 				if r.IntN(2) == 0 {
 					e.PodUID = uid
 				}
-				if tell == 0 {
+				if report == 0 {
 					rt.EmitExit(e)
 					say("exit event of %s, early", id)
 					dying[id] = uid
@@ -156,7 +156,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 				rt.ExitContainer(uid, id, 7, []string{"Error", "OOMKilled"}[r.IntN(2)])
 				dead[id] = uid
 				say("exit %s/%s", uid, id)
-				if tell == 1 {
+				if report == 1 {
 					rt.EmitExit(e)
 					say("exit event of %s", id)
 				}
@@ -166,7 +166,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 				delete(dying, id)
 				dead[id] = uid
 				rt.ExitContainer(uid, id, 7, []string{"Error", "OOMKilled"}[r.IntN(2)])
-				say("exit %s/%s, told before", uid, id)
+				say("exit %s/%s, after its exit event", uid, id)
 			}
 		case 7, 8:
 			m := dead
@@ -288,7 +288,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		rt.ExitContainer(uid, id, 7, "OOMKilled")
 		dead[id] = uid
 	}
-	say("all that is told is so")
+	say("every reported exit has happened")
 	rt.Heal()
 	if !running {
 		g.Start(t.Context())
@@ -324,7 +324,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		total += int(n)
 	}
 	if total > len(deaths) || total < diedNews {
-		t.Errorf("%d deaths are counted, %d were told, there were %d", total, diedNews, len(deaths))
+		t.Errorf("%d deaths are counted, %d were delivered, there were %d", total, diedNews, len(deaths))
 	}
 	if got := countedTransitions(t, reg); got < transitions {
 		t.Errorf("%v transitions are counted, %v were delivered", got, transitions)

@@ -56,8 +56,8 @@ func (n *node) setSingles(count int) {
 // relist calls Relist. It ignores the error, because the tests check the effects of a failed list.
 func (n *node) relist() { _ = n.g.Relist(context.Background()) }
 
-// wedged blocks every full list and every pod list.
-func (n *node) wedged() (heal func()) {
+// blockLists blocks every full list and every pod list.
+func (n *node) blockLists() (heal func()) {
 	all := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Block: true, IgnoreCancel: true})
 	one := n.Inject(plegtest.Fault{Method: plegtest.GetPod, Block: true, IgnoreCancel: true})
 	return func() { all(); one() }

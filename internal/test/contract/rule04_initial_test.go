@@ -212,7 +212,7 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 
 // If a pod appears after the first full list, its events are not Initial for a subscription that
 // begins during its inspection, because they were not published before.
-func TestInitialIsNotWhatNobodyWasToldOf(t *testing.T) {
+func TestInitialIsOnlyWhatWasPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()

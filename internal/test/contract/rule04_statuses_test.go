@@ -147,7 +147,7 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 			}
 		}()
 		r := newReplay(t)
-		told, restarts := 0, 0
+		deaths, restarts := 0, 0
 		for {
 			time.Sleep(150 * time.Millisecond)
 			e := <-sub
@@ -161,7 +161,7 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 				t.Fatal(err)
 			}
 			if e.Type == pleg.ContainerDied {
-				told++
+				deaths++
 				if e.Status.ExitCode != 100+life || e.Status.RestartCount != life {
 					t.Errorf("got %s, restarted %d times", withStatus(e), e.Status.RestartCount)
 				}
@@ -170,8 +170,8 @@ func TestStatusesOfACrashLoop(t *testing.T) {
 				break
 			}
 		}
-		if told == 0 || told >= lives || restarts != lives {
-			t.Errorf("%d deaths and %d restarts of %d", told, restarts, lives)
+		if deaths == 0 || deaths >= lives || restarts != lives {
+			t.Errorf("%d deaths and %d restarts of %d", deaths, restarts, lives)
 		}
 	})
 }

@@ -21,15 +21,15 @@ func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		events := n.watch(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-		heal := n.wedged()
+		heal := n.blockLists()
 		time.Sleep(1500 * time.Millisecond)
 		n.ExitContainer("a", "a1", 3, "Error")
 		n.g.RequestReinspect("a")
 		synctest.Wait()
-		want(t, "told by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
+		want(t, "by the status", readStatuses(events), "a Died a1 exited 3 Error", "a PodSync without status")
 		heal() // the list began before the exit
 		time.Sleep(10 * time.Second)
-		want(t, "told by the lists", readStatuses(events))
+		want(t, "by the lists", readStatuses(events))
 		n.RemoveContainer("a", "a1")
 		time.Sleep(2 * time.Second)
 		want(t, "gone", readStatuses(events), "a Removed a1 exited 3 Error")

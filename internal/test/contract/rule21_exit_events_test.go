@@ -25,7 +25,7 @@ func TestRule21ExitEvent(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int
 		reason    string // the runtime's reason
-		told      string
+		sent      string
 		confirmed []string
 	}{
 		"Completed": {0, "Completed", "exited 0 Completed", nil},
@@ -35,13 +35,13 @@ func TestRule21ExitEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, events := watch(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
-				heal := n.wedged()
+				heal := n.blockLists()
 				time.Sleep(1500 * time.Millisecond)
 				minTime := time.Now().Add(-time.Nanosecond)
 				n.EmitExit(exitOf("a1", c.code))
 				synctest.Wait()
 				e := <-events
-				want(t, "told", []string{withStatus(e)}, "a Died a1 "+c.told)
+				want(t, "published", []string{withStatus(e)}, "a Died a1 "+c.sent)
 				if s := e.Status; !s.Unconfirmed || !s.FinishedAt.Equal(time.Now()) || e.Cause != pleg.CauseExit {
 					t.Errorf("because of %s, %+v", e.Cause, s)
 				}
@@ -54,7 +54,7 @@ func TestRule21ExitEvent(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				n.EmitExit(exitOf("a1", 255)) // a second report of the exit; the first counts
 				time.Sleep(5 * time.Second)
-				want(t, "told again", readStatuses(events))
+				want(t, "published again", readStatuses(events))
 				if s := mustGet(t, n.cache).FindContainerStatusByName("a1"); s.ExitCode != c.code {
 					t.Errorf("after another event the cache has %+v", s)
 				}
@@ -314,20 +314,20 @@ func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
 				n.SetPod(both)
 				n.g.RequestRelist("a")
 				time.Sleep(time.Second)
-				told := 0
+				sent := 0
 				for len(events) > 0 {
 					e := <-events
 					if e.Data != "a2" {
 						continue
 					}
-					told++
+					sent++
 					if s := e.Status; s == nil || !s.Unconfirmed || s.ExitCode != 137 || s.RestartCount != 4 ||
 						!s.StartedAt.Equal(started) {
 						t.Errorf("%v with %+v", line(e), s)
 					}
 				}
-				if told == 0 {
-					t.Error("it is not told")
+				if sent == 0 {
+					t.Error("it is not published")
 				}
 			})
 		})
@@ -342,7 +342,7 @@ func TestRule21MessageOfAnExit(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.EmitExit(exitOf("a1", 1))
 		synctest.Wait()
-		want(t, "told by the event", readNews(events), "a Died a1")
+		want(t, "by the event", readNews(events), "a Died a1")
 		dead := bare("a", plegtest.Exited("a1"))
 		status := statusOf(dead)
 		status.ContainerStatuses[0].ExitCode, status.ContainerStatuses[0].Reason = 1, "Error"
@@ -350,13 +350,13 @@ func TestRule21MessageOfAnExit(t *testing.T) {
 		n.SetStatus("a", status)
 		n.SetPod(dead)
 		time.Sleep(time.Second)
-		var told []string
+		var syncs []string
 		for len(events) > 0 {
 			if e := <-events; e.Type == pleg.PodSync {
-				told = append(told, e.Container.ID.ID+": "+e.Status.Message)
+				syncs = append(syncs, e.Container.ID.ID+": "+e.Status.Message)
 			}
 		}
-		want(t, "PodSyncs", told, "a1: no such database")
+		want(t, "PodSyncs", syncs, "a1: no such database")
 	})
 }
 
@@ -367,7 +367,7 @@ func TestRule21UnconfirmedExits(t *testing.T) {
 		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
 		n.EmitExit(exitOf("a1", 3))
 		time.Sleep(500 * time.Millisecond)
-		want(t, "told", read(events), "a Died a1")
+		want(t, "published", read(events), "a Died a1")
 		if got := n.g.HealthReport().UnconfirmedExits; len(got) != 0 {
 			t.Errorf("at once: %+v", got)
 		}

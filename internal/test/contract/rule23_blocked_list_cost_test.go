@@ -19,7 +19,7 @@ func roundsCost(t *testing.T, pods int) (least time.Duration) {
 			n := newNode(t)
 			n.setSingles(pods)
 			n.start()
-			defer n.wedged()()
+			defer n.blockLists()()
 			time.Sleep(3 * time.Second)
 			n.ResetCalls()
 			began := usedCPU(t)

@@ -14,28 +14,28 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// newWedgedNode returns a node of pods with one container each. Every list and the inspection of
+// newStuckNode returns a node of pods with one container each. Every list and the inspection of
 // one pod are stuck.
-func newWedgedNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
+func newStuckNode(t *testing.T, pods int) (n *node, events <-chan *pleg.PodLifecycleEvent, heal func()) {
 	t.Helper()
 	n = newNode(t)
 	n.setSingles(pods)
 	watch := n.g.Watch()
 	n.start()
 	read(watch)
-	lists := n.wedged()
-	wedged := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00")
+	lists := n.blockLists()
+	inspection := n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-00")
 	n.ResetCalls()
-	return n, watch, func() { lists(); wedged() }
+	return n, watch, func() { lists(); inspection() }
 }
 
 // Rule 23: while a full list is stuck, the known pods are inspected in turn, and each death is
 // delivered within three periods. The report and Healthy name the pod with the stuck inspection.
 // When the runtime answers again, lists work as usual.
-func TestRule23StuckListBesideWedgedPod(t *testing.T) {
+func TestRule23StuckListBesideStuckPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 20
-		n, events, heal := newWedgedNode(t, pods)
+		n, events, heal := newStuckNode(t, pods)
 		time.Sleep(5 * time.Second)
 		stuck := n.g.HealthReport().StuckRelist
 		if stuck == nil || len(stuck.Suspects) != 1 || stuck.Suspects[0].PodUID != "pod-00" || stuck.Answered != pods-1 {
@@ -49,7 +49,7 @@ func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 				t.Errorf("got %s, %+v", line(e), e.Status)
 			}
 			if took := time.Since(began); took > 3*time.Second {
-				t.Errorf("%s: told after %v", uid, took)
+				t.Errorf("%s: delivered after %v", uid, took)
 			}
 		}
 		time.Sleep(3 * time.Minute)
@@ -70,7 +70,7 @@ func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 		}
 		n.ExitContainer("pod-00", "pod-00-1", 1, "Error")
 		time.Sleep(15 * time.Second)
-		want(t, "of the wedged pod", readStatuses(events),
+		want(t, "of the stuck pod", readStatuses(events),
 			"pod-00 PodSync without status", "pod-00 Died pod-00-1 exited 1 Error")
 	})
 }
@@ -80,7 +80,7 @@ func TestRule23StuckListBesideWedgedPod(t *testing.T) {
 func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 100
-		n, _, heal := newWedgedNode(t, pods)
+		n, _, heal := newStuckNode(t, pods)
 		defer heal()
 		n.Delay(plegtest.GetPodStatus, "", 10*time.Millisecond)
 		most := 0
@@ -92,11 +92,11 @@ func TestRule23InspectionsBesideStuckList(t *testing.T) {
 			t.Errorf("%d inspections of a pod in 20 s", got)
 		}
 		if most != pleg.DefaultInspectionWorkers/2+1 {
-			t.Errorf("%d inspections at once, with that of the wedged pod", most)
+			t.Errorf("%d inspections at once, with that of the stuck pod", most)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		n, _, heal := newWedgedNode(t, 100)
+		n, _, heal := newStuckNode(t, 100)
 		defer heal()
 		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, "")()
 		time.Sleep(time.Minute)
@@ -146,7 +146,7 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 				n.BlockIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%03d", i)))
 			}
 		}
-		heal := n.wedged()
+		heal := n.blockLists()
 		time.Sleep(3 * time.Minute)
 		heal()
 		time.Sleep(3 * time.Second)
@@ -160,7 +160,7 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 
 // Rule 23: as many pods are stuck as there are workers, and they come first by UID. The other pods
 // are still inspected.
-func TestRule23WedgedPodsComeFirst(t *testing.T) {
+func TestRule23StuckPodsComeFirst(t *testing.T) {
 	for _, workers := range []int{1, 2, pleg.DefaultInspectionWorkers} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 				n.start()
 				read(events)
 				defer n.Heal()
-				n.wedged()
+				n.blockLists()
 				for i := range workers {
 					n.BlockIgnoringCancel(plegtest.GetPodStatus, types.UID(fmt.Sprintf("pod-%02d", i)))
 				}
@@ -191,9 +191,9 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 
 // Rule 23: as many pods as there are workers were stuck before the list became stuck. The other
 // pods are still inspected.
-func TestRule23BesideManyWedgedPods(t *testing.T) {
-	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
-		t.Run(fmt.Sprintf("wedged=%d", wedged), func(t *testing.T) {
+func TestRule23BesideManyStuckPods(t *testing.T) {
+	for _, stuck := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
+		t.Run(fmt.Sprintf("stuck=%d", stuck), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.setSingles(30)
@@ -201,13 +201,13 @@ func TestRule23BesideManyWedgedPods(t *testing.T) {
 				n.start()
 				read(events)
 				defer n.Heal()
-				for i := range wedged {
+				for i := range stuck {
 					uid := types.UID(fmt.Sprintf("pod-%02d", i))
 					n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)
 					n.g.RequestReinspect(uid)
 				}
 				time.Sleep(10 * time.Second)
-				n.wedged()
+				n.blockLists()
 				time.Sleep(10 * time.Second)
 				n.ExitContainer("pod-29", "pod-29-1", 1, "Error")
 				time.Sleep(10 * time.Minute)

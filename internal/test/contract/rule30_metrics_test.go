@@ -151,7 +151,7 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 
 // An exit event does not contain the reason. Its death is counted when the runtime's own status
 // shows the exit, when the container is removed, or after ten seconds.
-func TestExitsToldByEvents(t *testing.T) {
+func TestExitsReportedByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -270,7 +270,7 @@ func TestTransitionsByCause(t *testing.T) {
 			n.g.RequestRelist("a")
 		}, "demand")
 		found("a status", func() {
-			defer n.wedged()()
+			defer n.blockLists()()
 			time.Sleep(1500 * time.Millisecond)
 			n.ExitContainer("a", "a4", 1, "Error")
 			time.Sleep(4 * time.Second)

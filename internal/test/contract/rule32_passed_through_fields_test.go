@@ -181,10 +181,10 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 			t.Error(err)
 		}
 		note(families)
-		told := 0
+		sent := 0
 		for len(events) > 0 {
 			e := <-events
-			told++
+			sent++
 			if e.Pod.Labels["tag"] != secret || e.Container != nil && e.Container.Annotations["note"] != secret {
 				t.Errorf("%s has %v, %v", line(e), e.Pod.Labels, e.Container)
 			}
@@ -197,8 +197,8 @@ func TestLabelsAreNeverLogged(t *testing.T) {
 				t.Errorf("no log of %q", expected)
 			}
 		}
-		if told < 5 {
-			t.Errorf("%d events", told)
+		if sent < 5 {
+			t.Errorf("%d events", sent)
 		}
 		for _, line := range append(lines.matching(""), log.String()) {
 			if strings.Contains(line, secret) {

@@ -23,7 +23,7 @@ func (n *node) setEnd(code int, reason string, unknown bool) {
 // is settled, the end changes; afterwards, a PodSync follows. Later statuses of the same end do not
 // change it back.
 func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
-	type told struct {
+	type outcome struct {
 		events, handled []string
 		counted         map[string]float64
 	}
@@ -31,21 +31,21 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 		reason  string
 		unknown bool
 		after   time.Duration
-		want    told
+		want    outcome
 	}{
-		"unknown": {"Unknown", true, 3 * time.Second, told{
+		"unknown": {"Unknown", true, 3 * time.Second, outcome{
 			[]string{"a Died a1 exited 255 Unknown", "a PodSync exited 0 Completed"},
 			[]string{"died a1 unseen", "ended a1 0 Completed"}, map[string]float64{"Completed": 1},
 		}},
-		"unknown, settled": {"Unknown", true, time.Minute, told{
+		"unknown, settled": {"Unknown", true, time.Minute, outcome{
 			[]string{"a Died a1 exited 255 Unknown", "a PodSync exited 0 Completed"},
 			[]string{"died a1 unseen", "ended a1 unseen"}, map[string]float64{"Unknown": 1},
 		}},
-		"255": {"Error", false, time.Second, told{
+		"255": {"Error", false, time.Second, outcome{
 			[]string{"a Died a1 exited 255 Error", "a PodSync exited 0 Completed"},
 			[]string{"died a1 255 Error", "ended a1 0 Completed"}, map[string]float64{"Completed": 1},
 		}},
-		"255, settled": {"Error", false, time.Minute, told{
+		"255, settled": {"Error", false, time.Minute, outcome{
 			[]string{"a Died a1 exited 255 Error", "a PodSync exited 0 Completed"},
 			[]string{"died a1 255 Error", "ended a1 255 Error"}, map[string]float64{"Error": 1},
 		}},
