@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// told describes the events of one container or sandbox that a subscriber was sent.
-type told struct {
+// sent describes the events of one container or sandbox that a subscriber was sent.
+type sent struct {
 	started, died, removed time.Time
 	// code is the exit code in the cache when the death was reported. It is nil if it was not
 	// looked up, or if the runtime no longer had the container.
@@ -29,15 +29,15 @@ type told struct {
 const clockLayout = "04:05.000000"
 
 // any reports whether the subscriber was sent an event.
-func (t told) any() bool {
+func (t sent) any() bool {
 	return !t.started.IsZero() || !t.died.IsZero() || !t.removed.IsZero()
 }
 
 // hasCode reports whether an event contained the exit code.
-func (t told) hasCode() bool { return t.reported != nil }
+func (t sent) hasCode() bool { return t.reported != nil }
 
 // state returns the container's state after all events.
-func (t told) state() string {
+func (t sent) state() string {
 	switch {
 	case !t.removed.IsZero():
 		return "gone"
@@ -54,13 +54,13 @@ type listener struct {
 	name string
 
 	mu    sync.Mutex
-	told  map[string]told
+	sent  map[string]sent
 	wrong []string
 	news  chan struct{} // closed and replaced at every event
 }
 
 func newListener(name string) *listener {
-	return &listener{name: name, told: make(map[string]told), news: make(chan struct{})}
+	return &listener{name: name, sent: make(map[string]sent), news: make(chan struct{})}
 }
 
 // hear stores one event. The argument code is the exit code in the cache; nil if it is unknown.
@@ -75,7 +75,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.told[id]
+	t := l.sent[id]
 	if e.Type == pleg.PodSync && !t.any() {
 		return
 	}
@@ -108,16 +108,16 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	default:
 		complain()
 	}
-	l.told[id] = t
+	l.sent[id] = t
 	close(l.news)
 	l.news = make(chan struct{})
 }
 
 // await waits until the condition what holds for the events of one container or sandbox.
-func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
+func (l *listener) await(ctx context.Context, id string, what func(sent) bool) error {
 	for {
 		l.mu.Lock()
-		t, news := l.told[id], l.news
+		t, news := l.sent[id], l.news
 		l.mu.Unlock()
 		if what(t) {
 			return nil
@@ -135,7 +135,7 @@ func (l *listener) present() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	states := make(map[string]string)
-	for id, t := range l.told {
+	for id, t := range l.sent {
 		if s := t.state(); s != "gone" {
 			states[id] = s
 		}
@@ -148,8 +148,8 @@ func (l *listener) present() map[string]string {
 func (l *listener) uncoded() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(l.told)) {
-		if t := l.told[id]; t.code != nil && t.reported == nil {
+	for _, id := range slices.Sorted(maps.Keys(l.sent)) {
+		if t := l.sent[id]; t.code != nil && t.reported == nil {
 			return fmt.Sprintf("%.12s: the cache said exit code %d, and no event did: %s", id, *t.code, t.trail)
 		}
 	}
@@ -161,8 +161,8 @@ func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wrong := slices.Clone(l.wrong)
-	for _, id := range slices.Sorted(maps.Keys(l.told)) {
-		if w := b.judge(id, l.told[id]); w != "" {
+	for _, id := range slices.Sorted(maps.Keys(l.sent)) {
+		if w := b.judge(id, l.sent[id]); w != "" {
 			wrong = append(wrong, l.name+": "+w)
 		}
 	}
@@ -173,13 +173,13 @@ func (l *listener) judge(b *book) []string {
 func (l *listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kept := make(map[string]told)
-	for id, t := range l.told {
+	kept := make(map[string]sent)
+	for id, t := range l.sent {
 		if t.state() != "gone" {
 			kept[id] = t
 		}
 	}
-	l.told, l.wrong = kept, nil
+	l.sent, l.wrong = kept, nil
 }
 
 // audience is all subscribers and cache readers of a generator, while faults are injected into the
@@ -300,12 +300,12 @@ func (a *audience) visit(ctx context.Context, name string, b *book) {
 // yet in the book.
 func (l *listener) wrongAfterVisit(b *book) []string {
 	l.mu.Lock()
-	for id, t := range l.told {
+	for id, t := range l.sent {
 		if _, ok := b.get(id); !ok {
-			delete(l.told, id)
+			delete(l.sent, id)
 		} else {
 			t.code, t.reported = nil, nil
-			l.told[id] = t
+			l.sent[id] = t
 		}
 	}
 	l.mu.Unlock()

@@ -85,7 +85,7 @@ func (l life) mayHaveExitedWith(code int) bool {
 }
 
 // judge compares a subscriber's events of one ID with the book. It returns the first error, or "".
-func (b *book) judge(id string, told told) string {
+func (b *book) judge(id string, got sent) string {
 	l, ok := b.get(id)
 	if !ok {
 		return fmt.Sprintf("%.12s: invented: the test made no such container", id)
@@ -109,19 +109,19 @@ func (b *book) judge(id string, told told) string {
 		mayDie = l.started
 	}
 	for _, wrong := range []string{
-		early("Started", told.started, l.started),
-		early("Died", told.died, mayDie),
-		early("Removed", told.removed, l.removed),
+		early("Started", got.started, l.started),
+		early("Died", got.died, mayDie),
+		early("Removed", got.removed, l.removed),
 	} {
 		if wrong != "" {
 			return wrong
 		}
 	}
-	if told.code != nil && !l.mayHaveExitedWith(*told.code) {
-		return fmt.Sprintf("%.12s (%s): the cache said exit code %d, want %d", id, l.what, *told.code, l.code)
+	if got.code != nil && !l.mayHaveExitedWith(*got.code) {
+		return fmt.Sprintf("%.12s (%s): the cache said exit code %d, want %d", id, l.what, *got.code, l.code)
 	}
-	if told.reported != nil && !l.mayHaveExitedWith(*told.reported) {
-		return fmt.Sprintf("%.12s (%s): an event said exit code %d, want %d", id, l.what, *told.reported, l.code)
+	if got.reported != nil && !l.mayHaveExitedWith(*got.reported) {
+		return fmt.Sprintf("%.12s (%s): an event said exit code %d, want %d", id, l.what, *got.reported, l.code)
 	}
 	return ""
 }

@@ -140,7 +140,7 @@ func (c *churn) kept(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.start(ctx, l, true); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.died.IsZero() }); err != nil {
+	if err := c.awaitSent(ctx, l, func(t sent) bool { return !t.died.IsZero() }); err != nil {
 		return err
 	}
 	if err := c.awaitExit(ctx, l); err != nil {
@@ -165,13 +165,13 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.start(ctx, l, false); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, told.any); err != nil {
+	if err := c.awaitSent(ctx, l, sent.any); err != nil {
 		return err
 	}
 	if err := c.kill(ctx, l); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.died.IsZero() }); err != nil {
+	if err := c.awaitSent(ctx, l, func(t sent) bool { return !t.died.IsZero() }); err != nil {
 		return err
 	}
 	if err := c.read(ctx, pod, l); err != nil {
@@ -183,7 +183,7 @@ func (c *churn) killed(ctx context.Context, pod *testnode.Pod) error {
 	if err := c.remove(ctx, l); err != nil {
 		return err
 	}
-	if err := c.awaitTold(ctx, l, func(t told) bool { return !t.removed.IsZero() }); err != nil {
+	if err := c.awaitSent(ctx, l, func(t sent) bool { return !t.removed.IsZero() }); err != nil {
 		return err
 	}
 	return c.read(ctx, pod, l)
@@ -228,7 +228,7 @@ func (c *churn) podLife(ctx context.Context, _ *testnode.Pod) error {
 		return err
 	}
 	for _, id := range []*life{sandbox, l} {
-		if err := c.awaitTold(ctx, id, told.any); err != nil {
+		if err := c.awaitSent(ctx, id, sent.any); err != nil {
 			return err
 		}
 	}
@@ -245,7 +245,7 @@ func (c *churn) podLife(ctx context.Context, _ *testnode.Pod) error {
 		return err
 	}
 	for _, id := range []*life{sandbox, l} {
-		if err := c.awaitTold(ctx, id, func(t told) bool { return !t.removed.IsZero() }); err != nil {
+		if err := c.awaitSent(ctx, id, func(t sent) bool { return !t.removed.IsZero() }); err != nil {
 			return err
 		}
 	}
@@ -429,9 +429,9 @@ func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	}
 }
 
-// awaitTold waits until the condition what holds for a container's events at each eager subscriber.
+// awaitSent waits until the condition what holds for a container's events at each eager subscriber.
 // It fails if an event is lost. It does not wait if the container's start failed.
-func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) error {
+func (c *churn) awaitSent(ctx context.Context, l *life, what func(sent) bool) error {
 	if b, _ := c.book.get(l.id); b.failed {
 		return nil
 	}
@@ -450,7 +450,7 @@ func (c *churn) awaitTold(ctx context.Context, l *life, what func(told) bool) er
 
 // awaitCode waits until each eager subscriber was sent an event with the container's exit code.
 func (c *churn) awaitCode(ctx context.Context, pod *testnode.Pod, l *life) error {
-	err := c.awaitTold(ctx, l, told.hasCode)
+	err := c.awaitSent(ctx, l, sent.hasCode)
 	if err == nil {
 		return nil
 	}

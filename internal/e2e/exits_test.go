@@ -17,9 +17,9 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// toldExits stores the exits that a runtime reported, and the time of each container's first
+// reportedExits stores the exits that a runtime reported, and the time of each container's first
 // report.
-type toldExits struct {
+type reportedExits struct {
 	mu    sync.Mutex
 	exits map[string][]pleg.ContainerExit
 	first map[string]time.Time
@@ -29,23 +29,23 @@ type toldExits struct {
 	witnesses func() string
 }
 
-func (e *toldExits) exit(told pleg.ContainerExit) {
+func (e *reportedExits) exit(exit pleg.ContainerExit) {
 	now := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.exits[told.ContainerID] = append(e.exits[told.ContainerID], told); len(e.exits[told.ContainerID]) == 1 {
-		e.first[told.ContainerID] = now
+	if e.exits[exit.ContainerID] = append(e.exits[exit.ContainerID], exit); len(e.exits[exit.ContainerID]) == 1 {
+		e.first[exit.ContainerID] = now
 	}
 }
 
-func (e *toldExits) of(id string) []pleg.ContainerExit {
+func (e *reportedExits) of(id string) []pleg.ContainerExit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.exits[id]
 }
 
 // readCRI reads CRI's events until the stream ends.
-func (e *toldExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsClient) {
+func (e *reportedExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsClient) {
 	for {
 		event, err := stream.Recv()
 		if err != nil {
@@ -62,13 +62,13 @@ func (e *toldExits) readCRI(stream runtimeapi.RuntimeService_GetContainerEventsC
 
 // watchExits watches the runtime's exit events until the test ends. If endings is true, it also
 // reads CRI's events.
-func (n *node) watchExits(endings bool) *toldExits {
+func (n *node) watchExits(endings bool) *reportedExits {
 	n.t.Helper()
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithExitsDir(n.daemon.ExitsDir()),
 		cri.WithLogger(testLogger(n.t)))
 	n.must(err)
 	ctx, stop := context.WithCancel(n.ctx)
-	told := &toldExits{exits: map[string][]pleg.ContainerExit{}, first: map[string]time.Time{},
+	reported := &reportedExits{exits: map[string][]pleg.ContainerExit{}, first: map[string]time.Time{},
 		ends: map[string]time.Time{}, ended: make(chan error, 1), witnesses: runtime.DescribeRuntime}
 	var joined sync.WaitGroup
 	n.t.Cleanup(func() {
@@ -78,26 +78,26 @@ func (n *node) watchExits(endings bool) *toldExits {
 	})
 	connected := make(chan struct{})
 	joined.Go(func() {
-		told.ended <- runtime.WatchContainerExits(ctx, sync.OnceFunc(func() { close(connected) }), told.exit)
+		reported.ended <- runtime.WatchContainerExits(ctx, sync.OnceFunc(func() { close(connected) }), reported.exit)
 	})
 	select {
 	case <-connected:
-	case err := <-told.ended:
+	case err := <-reported.ended:
 		n.t.Fatal("the runtime reports no exits:", err)
 	}
 	if endings {
 		stream, err := n.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 		n.must(err)
-		joined.Go(func() { told.readCRI(stream) })
+		joined.Go(func() { reported.readCRI(stream) })
 	}
-	return told
+	return reported
 }
 
 // Each exit of a container is reported once, with its exit code and time, before CRI reports it.
 // The exit of a command that runs in the container is not reported.
 func TestExitEvents(t *testing.T) {
 	n := newBareNode(t)
-	told := n.watchExits(n.daemon.Runtime().Events)
+	reported := n.watchExits(n.daemon.Runtime().Events)
 	pod := n.runPod("exits")
 	var sooner, later measure.Samples
 	for i := range 20 {
@@ -108,13 +108,13 @@ func TestExitEvents(t *testing.T) {
 		if i%5 == 4 {
 			code, signal = 137, unix.SIGKILL
 		}
-		if exits := told.of(id); len(exits) > 0 {
+		if exits := reported.of(id); len(exits) > 0 {
 			t.Fatalf("%+v while the container runs", exits)
 		}
 		signalled := time.Now()
 		n.signal(id, signal)
 		n.eventually("the exit", func() string {
-			if len(told.of(id)) == 0 {
+			if len(reported.of(id)) == 0 {
 				return "not reported"
 			}
 			return ""
@@ -122,13 +122,13 @@ func TestExitEvents(t *testing.T) {
 		n.awaitExit(id)
 		r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		n.must(err)
-		exit := told.of(id)[0]
+		exit := reported.of(id)[0]
 		if exit.ExitCode != code || int(r.Status.ExitCode) != code || exit.PodUID != "" {
 			t.Errorf("%+v, and the status has %d; want %d", exit, r.Status.ExitCode, code)
 		}
-		told.mu.Lock()
-		first := told.first[id]
-		told.mu.Unlock()
+		reported.mu.Lock()
+		first := reported.first[id]
+		reported.mu.Unlock()
 		// The two end times have different sources. Both must be after the signal. The exit event's
 		// time must be before its report.
 		shown := time.Unix(0, r.Status.FinishedAt)
@@ -146,19 +146,19 @@ func TestExitEvents(t *testing.T) {
 		sooner = append(sooner, first.Sub(shown))
 		if n.daemon.Runtime().Events {
 			n.eventually("CRI's event", func() string {
-				told.mu.Lock()
-				defer told.mu.Unlock()
-				if told.ends[id].IsZero() {
+				reported.mu.Lock()
+				defer reported.mu.Unlock()
+				if reported.ends[id].IsZero() {
 					return "none"
 				}
-				if ahead := told.ends[id].Sub(told.first[id]); ahead < 0 {
+				if ahead := reported.ends[id].Sub(reported.first[id]); ahead < 0 {
 					t.Errorf("CRI reported the exit %v before", -ahead)
 				}
-				later = append(later, told.ends[id].Sub(exit.FinishedAt))
+				later = append(later, reported.ends[id].Sub(exit.FinishedAt))
 				return ""
 			})
 		}
-		if exits := told.of(id); len(exits) != 1 {
+		if exits := reported.of(id); len(exits) != 1 {
 			t.Errorf("reported %d times: %+v", len(exits), exits)
 		}
 	}
@@ -169,7 +169,7 @@ func TestExitEvents(t *testing.T) {
 	n.must(n.client.StopPod(n.ctx, pod))
 	if n.daemon.ExitsDir() == "" { // the sandboxes of CRI-O have no process in this test
 		n.eventually("the sandbox's exit", func() string {
-			if len(told.of(pod.SandboxID)) == 0 {
+			if len(reported.of(pod.SandboxID)) == 0 {
 				return "not reported"
 			}
 			return ""
@@ -202,23 +202,23 @@ func TestExecWithTheContainersID(t *testing.T) {
 // exit file on CRI-O, by the shim on containerd.
 func TestExitEventsAcrossARestart(t *testing.T) {
 	n := newBareNode(t)
-	told := n.watchExits(false)
+	reported := n.watchExits(false)
 	pod := n.runPod("outlives")
 	id := n.run(pod, testnode.Container{Name: "app", Command: testnode.ExitOnSignal(3)})
 	pid, err := n.client.Pid(n.ctx, id)
 	n.must(err)
-	t.Log(told.witnesses())
+	t.Log(reported.witnesses())
 	n.must(n.daemon.Kill())
 	n.signalPid(pid, unix.SIGUSR1)
 	n.eventually("the exit", func() string {
-		if exits := told.of(id); len(exits) != 1 || exits[0].ExitCode != 3 {
+		if exits := reported.of(id); len(exits) != 1 || exits[0].ExitCode != 3 {
 			return fmt.Sprint(exits)
 		}
 		return ""
 	})
 	n.must(n.daemon.Restart(n.ctx))
 	n.awaitExit(id)
-	if exits := told.of(id); len(exits) != 1 {
+	if exits := reported.of(id); len(exits) != 1 {
 		t.Errorf("reported %d times: %+v", len(exits), exits)
 	}
 }
@@ -323,7 +323,7 @@ func (w *watcher) eachDiedOnce() {
 // reader of the runtime's exits. Later the runtime's status confirms the death.
 func TestDeathsByExitEvents(t *testing.T) {
 	n := newBareNode(t)
-	told := n.watchExits(false)
+	reported := n.watchExits(false)
 	w := n.newWatcher(true)
 	pod := n.runPod("deaths")
 	var delivered, behind measure.Samples
@@ -341,12 +341,12 @@ func TestDeathsByExitEvents(t *testing.T) {
 		}
 		delivered = append(delivered, e.at.Sub(e.Status.FinishedAt))
 		n.eventually("the bare reader", func() string {
-			told.mu.Lock()
-			defer told.mu.Unlock()
-			if told.first[id].IsZero() {
+			reported.mu.Lock()
+			defer reported.mu.Unlock()
+			if reported.first[id].IsZero() {
 				return "nothing"
 			}
-			behind = append(behind, e.at.Sub(told.first[id]))
+			behind = append(behind, e.at.Sub(reported.first[id]))
 			return ""
 		})
 		n.eventually("the runtime's status", func() string {
@@ -376,13 +376,13 @@ func TestDeathsByExitEvents(t *testing.T) {
 // On containerd, a stuck container blocks every list. Deaths in other pods are still reported: at
 // once with exit events, within some periods without them. The stuck pod is named within five
 // seconds. After the container's release, the health report is clean again.
-func TestDeathsBesideAWedgedContainer(t *testing.T) {
+func TestDeathsBesideAStuckContainer(t *testing.T) {
 	const pods = 20
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			n := newBareNode(t)
 			locks := n.daemon.Runtime().LocksStatuses
-			wedged := n.run(n.runPod("wedged"), testnode.Container{Name: "a", Command: testnode.Sleep()})
+			stuck := n.run(n.runPod("stuck"), testnode.Container{Name: "a", Command: testnode.Sleep()})
 			ids, pids := make([]string, pods), make([]int, pods)
 			for i := range pods {
 				ids[i] = n.run(n.runPod(fmt.Sprint("b", i)), testnode.Container{Name: "b", Command: testnode.ExitOnSignal(i)})
@@ -391,13 +391,13 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 				n.must(err)
 			}
 			w := n.newWatcher(exitEvents)
-			heal := n.wedge(wedged)
+			heal := n.blockUpdate(stuck)
 			began := time.Now()
 			if locks {
 				n.eventually("the suspect", func() string {
-					stuck := w.generator.HealthReport().StuckRelist
-					if stuck == nil || len(stuck.Suspects) != 1 || stuck.Suspects[0].Name != "wedged" {
-						return fmt.Sprintf("%+v", stuck)
+					relist := w.generator.HealthReport().StuckRelist
+					if relist == nil || len(relist.Suspects) != 1 || relist.Suspects[0].Name != "stuck" {
+						return fmt.Sprintf("%+v", relist)
 					}
 					return ""
 				})

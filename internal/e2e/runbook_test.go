@@ -72,7 +72,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	if !n.daemon.Runtime().LocksStatuses {
 		t.Skip("lists do not wait for the status of a container")
 	}
-	pod, other := n.runPod("wedged"), n.runPod("well")
+	pod, other := n.runPod("blocking"), n.runPod("well")
 	sleep := func(p *testnode.Pod, name string) string {
 		return n.run(p, testnode.Container{Name: name, Command: testnode.Sleep()})
 	}
@@ -95,7 +95,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 		return ""
 	})
 	suspect := h.StuckRelist.Suspects[0]
-	if suspect.Name != "wedged" || suspect.ContainerID != id || suspect.SandboxID != pod.SandboxID {
+	if suspect.Name != "blocking" || suspect.ContainerID != id || suspect.SandboxID != pod.SandboxID {
 		t.Errorf("%+v, want container %s of sandbox %s", suspect, id, pod.SandboxID)
 	}
 	found := n.shell(`grep -ho '"io.kubernetes.cri.sandbox-id": *"[0-9a-f]*"' ` +
@@ -105,7 +105,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 	late := n.lateAgent()
 	n.eventually("an agent that starts now names the container", func() string {
-		names := "/wedged/stuck (" + id[:13] + "…) has blocked the lists since "
+		names := "/blocking/stuck (" + id[:13] + "…) has blocked the lists since "
 		if c := plegz.NewCondition(late); !strings.Contains(c.Sentence, names) {
 			return c.Sentence
 		}

@@ -129,8 +129,8 @@ func TestShimsKeepNothing(t *testing.T) {
 		}
 	})
 	for _, m := range mortals {
-		if code, told := codes[m.id]; !told || code != m.code {
-			t.Errorf("%d, %t; want %d", code, told, m.code)
+		if code, ok := codes[m.id]; !ok || code != m.code {
+			t.Errorf("%d, %t; want %d", code, ok, m.code)
 		}
 	}
 	n.must(n.daemon.Restart(n.ctx))
@@ -155,7 +155,7 @@ func (n *node) awaitGone(pid int) {
 // the description of the runtime counts them. When the stopped shim continues, it reports its exit.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
-	told := n.watchExits(false)
+	reported := n.watchExits(false)
 	var pods [3]*testnode.Pod
 	var mortals [3]*mortal
 	for i := range pods {
@@ -175,7 +175,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 	n.must(good.end())
 	begun := time.Now()
 	n.eventually("the exit beside the others", func() string {
-		if exits := told.of(good.id); len(exits) != 1 || exits[0].ExitCode != good.code {
+		if exits := reported.of(good.id); len(exits) != 1 || exits[0].ExitCode != good.code {
 			return fmt.Sprint(exits)
 		}
 		return ""
@@ -185,7 +185,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 	}
 	n.eventually("the report", func() string {
 		// Two of three pods are affected, with a sandbox and a container each.
-		if text := told.witnesses(); !strings.Contains(text, "no shim: 4 of 6 containers: ") {
+		if text := reported.witnesses(); !strings.Contains(text, "no shim: 4 of 6 containers: ") {
 			return text
 		}
 		return ""
@@ -193,12 +193,12 @@ func TestFrozenAndKilledShims(t *testing.T) {
 	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once only: the stopped shim does not reap it
 	n.must(thaw())
 	n.eventually("the exit behind the stopped shim", func() string {
-		if exits := told.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
+		if exits := reported.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
 			return fmt.Sprint(exits)
 		}
 		return ""
 	})
-	if exits := told.of(killed.id); len(exits) > 0 {
+	if exits := reported.of(killed.id); len(exits) > 0 {
 		t.Errorf("%+v of a container whose shim was killed before", exits)
 	}
 	n.must(n.daemon.Restart(n.ctx))
@@ -208,7 +208,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 // an agent.
 func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 	n := bareContainerd(t)
-	removal := func(told *toldExits) (took measure.Samples) {
+	removal := func(reported *reportedExits) (took measure.Samples) {
 		pods, pids := make([]*testnode.Pod, *shimPods), make([]int, *shimPods)
 		for i := range pods {
 			pods[i] = n.runPod(fmt.Sprint("removed", i))
@@ -216,9 +216,9 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 			pids[i] = n.shimOf(pods[i])
 		}
 		n.must(n.daemon.Kill())
-		if told != nil {
+		if reported != nil {
 			n.eventually("the calls", func() string {
-				if text := told.witnesses(); !strings.Contains(text, fmt.Sprintf("shim (for %d containers)", 2**shimPods)) {
+				if text := reported.witnesses(); !strings.Contains(text, fmt.Sprintf("shim (for %d containers)", 2**shimPods)) {
 					return text
 				}
 				return ""

@@ -29,7 +29,7 @@ for arg; do
 	done
 	if [ -e "$fault.fail" ]; then
 		: >"$fault.met"
-		echo "runc $command was told to fail" >&2
+		echo "runc $command: injected failure" >&2
 		exit 1
 	fi
 done

@@ -18,21 +18,21 @@ import (
 
 // exitWatchers see deaths through the runtime's exit events.
 type exitWatchers struct {
-	// told is a generator with exit events and without hints. Hints come later than exit events,
-	// and would cause calls that slow down the generator that is measured with hints.
-	told *observer
+	// generator has exit events and no hints. Hints come later than exit events, and would cause
+	// calls that slow down the generator that is measured with hints.
+	generator *observer
 	// raw is a bare reader of containerd's exit events. It is nil on CRI-O, which reports exits in
 	// files.
 	raw *exitReader
 }
 
 func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, error) {
-	told, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitsDir(daemon.ExitsDir())})
+	generator, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitsDir(daemon.ExitsDir())})
 	if err != nil {
 		return nil, err
 	}
-	w := &exitWatchers{told: told}
-	if err := told.awaitStream(ctx, exitStream); err != nil {
+	w := &exitWatchers{generator: generator}
+	if err := generator.awaitStream(ctx, exitStream); err != nil {
 		w.close()
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, er
 }
 
 func (w *exitWatchers) close() {
-	w.told.close()
+	w.generator.close()
 	if w.raw != nil {
 		w.raw.close()
 	}
@@ -143,9 +143,9 @@ type exitSamples struct {
 	// These are times from the end of the process until one of these:
 	//   - reaped: a bare reader of the pidfd sees the exit code.
 	//   - raw: a bare reader of containerd's exit events reads the event.
-	//   - told: the generator sends ContainerDied.
+	//   - sent: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.
-	reaped, raw, told, cri measure.Samples
+	reaped, raw, sent, cri measure.Samples
 	// behind is the time from the first report by a bare reader of exits to ContainerDied.
 	behind measure.Samples
 }
@@ -156,8 +156,8 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 	if err != nil {
 		return ended, err
 	}
-	died, first := w.told.diedAt(m), reaped
-	s.told = append(s.told, died.Sub(ended))
+	died, first := w.generator.diedAt(m), reaped
+	s.sent = append(s.sent, died.Sub(ended))
 	if !reaped.IsZero() {
 		s.reaped = append(s.reaped, reaped.Sub(ended))
 	}
@@ -183,14 +183,14 @@ func (s *exitSamples) report(r *report) {
 	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)
 	r.line(behind, s.behind)
 	r.within(behind, s.behind, 300*time.Microsecond, 3*time.Millisecond)
-	r.line(died, s.told)
-	r.within(died, s.told, 1500*time.Microsecond)
+	r.line(died, s.sent)
+	r.within(died, s.sent, 1500*time.Microsecond)
 	if len(s.cri) == 0 {
 		return
 	}
 	r.line("process end → a bare reader of CRI's events", s.cri)
-	r.ratio(s.cri, s.told)
+	r.ratio(s.cri, s.sent)
 	const times = 10
-	is := float64(s.cri.Quantile(0.5)) / float64(s.told.Quantile(0.5))
+	is := float64(s.cri.Quantile(0.5)) / float64(s.sent.Quantile(0.5))
 	r.target(is >= times, fmt.Sprintf("CRI's event takes %.1f times as long at p50, the target is %d times", is, times))
 }

@@ -94,7 +94,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer exits.close()
-	for _, o := range []*observer{hinted, polling, exits.told} {
+	for _, o := range []*observer{hinted, polling, exits.generator} {
 		// Without this wait, the first inspection of a pod could report the death, instead of an
 		// event.
 		if err := o.pleg.WaitForSync(ctx); err != nil {
@@ -137,7 +137,7 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	for _, m := range mortals {
-		if err := errors.Join(polling.awaitDeath(ctx, m.id), exits.told.awaitDeath(ctx, m.id)); err != nil {
+		if err := errors.Join(polling.awaitDeath(ctx, m.id), exits.generator.awaitDeath(ctx, m.id)); err != nil {
 			return err
 		}
 	}

@@ -55,10 +55,10 @@ func (n *node) awaitMet(f *testnode.RuncFault) {
 	}
 }
 
-// wedge blocks a change of a running container's resources, as a stuck shim or kernel would: see
+// blockUpdate blocks a change of a running container's resources, as a stuck shim or kernel would: see
 // Runtime.LocksStatuses. The function heal lets the change continue, and waits for its end. It also
 // runs at the end of the test.
-func (n *node) wedge(id string) (heal func()) {
+func (n *node) blockUpdate(id string) (heal func()) {
 	n.t.Helper()
 	f := n.blockRunc("update", id)
 	changed := make(chan error, 1)
@@ -150,23 +150,23 @@ func (n *node) wants(id string, want runtimeapi.ContainerState) {
 	}
 }
 
-// awaitTold waits until the exit of a container is reported. It returns the exit and the time of
+// awaitReport waits until the exit of a container is reported. It returns the exit and the time of
 // the report.
-func (n *node) awaitTold(told *toldExits, id string) (exit pleg.ContainerExit, at time.Time) {
+func (n *node) awaitReport(reported *reportedExits, id string) (exit pleg.ContainerExit, at time.Time) {
 	n.t.Helper()
 	n.eventually("the exit", func() string {
-		if len(told.of(id)) == 0 {
+		if len(reported.of(id)) == 0 {
 			return "not reported"
 		}
 		return ""
 	})
-	told.mu.Lock()
-	defer told.mu.Unlock()
-	return told.exits[id][0], told.first[id]
+	reported.mu.Lock()
+	defer reported.mu.Unlock()
+	return reported.exits[id][0], reported.first[id]
 }
 
 // eventOf returns the time of CRI's own event of a container's end; zero if no event has come.
-func (e *toldExits) eventOf(id string) time.Time {
+func (e *reportedExits) eventOf(id string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ends[id]
@@ -175,30 +175,30 @@ func (e *toldExits) eventOf(id string) time.Time {
 // If runc is stuck while it changes a container's resources, containerd answers no list of
 // containers, whatever its filter, and sends no CRI event of any container. It still answers
 // statuses of other containers, lists and statuses of sandboxes, and sends its own exit events.
-func TestWedgedContainer(t *testing.T) {
+func TestStuckContainer(t *testing.T) {
 	n := newBareNode(t)
 	promised := n.daemon.Runtime()
-	told := n.watchExits(promised.Events)
+	reported := n.watchExits(promised.Events)
 	podA, podB := n.runPod("a"), n.runPod("b")
-	a := n.run(podA, testnode.Container{Name: "wedged", Command: testnode.Sleep()})
+	a := n.run(podA, testnode.Container{Name: "stuck", Command: testnode.Sleep()})
 	b := n.run(podB, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
 	pid, err := n.client.Pid(n.ctx, b)
 	n.must(err)
 
-	heal := n.wedge(a)
+	heal := n.blockUpdate(a)
 	began := time.Now()
 	n.signalPid(pid, unix.SIGUSR1)
 	n.awaitExit(b)
 	shown := time.Now()
-	exit, at := n.awaitTold(told, b)
+	exit, at := n.awaitReport(reported, b)
 	if exit.ExitCode != 3 {
 		t.Errorf("reported is %+v", exit)
 	}
 	lists := calls{
-		"a list of all":            n.listOf(nil),
-		"a list of the other pod":  n.listOf(&runtimeapi.ContainerFilter{PodSandboxId: podB.SandboxID}),
-		"a list of the other":      n.listOf(&runtimeapi.ContainerFilter{Id: b}),
-		"the status of the wedged": n.statusOf(a),
+		"a list of all":                     n.listOf(nil),
+		"a list of the other pod":           n.listOf(&runtimeapi.ContainerFilter{PodSandboxId: podB.SandboxID}),
+		"a list of the other":               n.listOf(&runtimeapi.ContainerFilter{Id: b}),
+		"the status of the stuck container": n.statusOf(a),
 	}
 	others := calls{
 		"the status of the other": n.statusOf(b),
@@ -206,7 +206,7 @@ func TestWedgedContainer(t *testing.T) {
 			_, err := n.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 			return err
 		},
-		"the status of the wedged one's sandbox": func(ctx context.Context) error {
+		"the status of the stuck container's sandbox": func(ctx context.Context) error {
 			_, err := n.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: podA.SandboxID})
 			return err
 		},
@@ -224,14 +224,14 @@ func TestWedgedContainer(t *testing.T) {
 	event := "none"
 	awaitEvent := func() {
 		n.eventually("CRI's event of the other's end", func() string {
-			if told.eventOf(b).IsZero() {
+			if reported.eventOf(b).IsZero() {
 				return "none"
 			}
 			return ""
 		})
-		event = fmt.Sprint(told.eventOf(b).Sub(exit.FinishedAt))
+		event = fmt.Sprint(reported.eventOf(b).Sub(exit.FinishedAt))
 	}
-	switch at := told.eventOf(b); {
+	switch at := reported.eventOf(b); {
 	case promised.Events && !promised.LocksStatuses:
 		awaitEvent()
 	case !at.IsZero():
@@ -264,13 +264,13 @@ func TestExitWithoutDeletion(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			n := newBareNode(t)
 			promised := n.daemon.Runtime()
-			told := n.watchExits(promised.Events)
+			reported := n.watchExits(promised.Events)
 			pod := n.runPod("slow")
 			id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.ExitOnSignal(3)})
 			f := inject(n, id)
 			signalled := time.Now()
 			n.signal(id, unix.SIGUSR1)
-			exit, at := n.awaitTold(told, id)
+			exit, at := n.awaitReport(reported, id)
 			if exit.ExitCode != 3 {
 				t.Errorf("reported is %+v", exit)
 			}
@@ -278,7 +278,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 				n.awaitMet(f)
 				time.Sleep(long)
 				n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
-				if at := told.eventOf(id); !at.IsZero() {
+				if at := reported.eventOf(id); !at.IsZero() {
 					t.Errorf("CRI's event came at %v", at)
 				}
 				n.must(f.Heal())
@@ -306,7 +306,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 // time is then the time of the reaping.
 func TestStoppedShim(t *testing.T) {
 	n := newBareNode(t)
-	told := n.watchExits(false)
+	reported := n.watchExits(false)
 	pod := n.runPod("stopped")
 	id := n.run(pod, testnode.Container{Name: "dies", Command: testnode.Sleep()})
 	pid, err := n.client.Pid(n.ctx, id)
@@ -315,12 +315,12 @@ func TestStoppedShim(t *testing.T) {
 	n.must(unix.Kill(pid, unix.SIGKILL))
 	time.Sleep(long)
 	n.wants(id, runtimeapi.ContainerState_CONTAINER_RUNNING)
-	if exits := told.of(id); len(exits) > 0 {
+	if exits := reported.of(id); len(exits) > 0 {
 		t.Errorf("reported are %+v", exits)
 	}
 	resumed := time.Now()
 	resume()
-	exit, at := n.awaitTold(told, id)
+	exit, at := n.awaitReport(reported, id)
 	n.awaitExit(id)
 	if exit.ExitCode != 137 || exit.FinishedAt.Before(resumed.Add(-n.daemon.Runtime().EarlyBy)) {
 		t.Errorf("reported is %+v; the shim was resumed at %v", exit, resumed)
