@@ -30,13 +30,13 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 			defer disconnect()
 			g := kubeletBench{newKubeletPLEG(runtime, 4*n, kubecontainer.NewCache())}
 			g.Relist()
-			told := len(g.Watch())
-			if want := n + n/2; told != want {
-				b.Fatalf("%d events of the first relist, want %d", told, want)
+			sent := len(g.Watch())
+			if want := n + n/2; sent != want {
+				b.Fatalf("%d events of the first relist, want %d", sent, want)
 			}
 			overcri.Measure(b, g.Relist)
-			if len(g.Watch()) != told {
-				b.Fatalf("%d events of idle relists", len(g.Watch())-told)
+			if len(g.Watch()) != sent {
+				b.Fatalf("%d events of idle relists", len(g.Watch())-sent)
 			}
 			if ok, err := g.Healthy(); !ok {
 				b.Fatal(err)

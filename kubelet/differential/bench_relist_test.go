@@ -26,8 +26,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 					for b.Loop() {
 						g.Relist()
 					}
-					if told := g.take(nil); told > 0 {
-						b.Fatalf("%d events of idle relists", told)
+					if sent := g.take(nil); sent > 0 {
+						b.Fatalf("%d events of idle relists", sent)
 					}
 				})
 			})
@@ -68,8 +68,8 @@ func benchChanges(b *testing.B, g generator, events int) {
 	g.take(nil)
 	for b.Loop() {
 		g.Relist()
-		if told := g.take(nil); told != events {
-			b.Fatalf("%d events, want %d", told, events)
+		if sent := g.take(nil); sent != events {
+			b.Fatalf("%d events, want %d", sent, events)
 		}
 	}
 }
@@ -84,8 +84,8 @@ func BenchmarkFirstRelist(b *testing.B) {
 		for b.Loop() {
 			g := side.make(w, 4*n)
 			g.Relist()
-			if told := g.take(nil); told != 3*n {
-				b.Fatalf("%d events, want %d", told, 3*n)
+			if sent := g.take(nil); sent != 3*n {
+				b.Fatalf("%d events, want %d", sent, 3*n)
 			}
 		}
 	})

@@ -65,8 +65,8 @@ func runToTheEnd(history []op, withGetter bool) error {
 
 func sameInTheEnd(k *kubeletSide, p *plegSide) error {
 	want, got := make(map[types.UID]amount), make(map[types.UID]amount)
-	tell(want, k.events())
-	tell(got, p.events())
+	addUp(want, k.events())
+	addUp(got, p.events())
 	for _, uid := range someUIDs {
 		if d := diff(want[uid], got[uid]); d != "" {
 			return fmt.Errorf("the sums of the events of pod %s differ (-kubelet +here):\n%s", uid, d)

@@ -69,25 +69,25 @@ type failing struct {
 	// the last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
-	// kubeletTold and told are the states after the events of the two generators.
-	kubeletTold, told map[types.UID]amount
+	// kubeletSent and sent are the states according to the events of the two generators.
+	kubeletSent, sent map[types.UID]amount
 }
 
 // amount is the state of a pod after its events: the type of the last event of each container that
 // was not removed.
 type amount map[string]string
 
-func tell(told map[types.UID]amount, events []event) {
+func addUp(sent map[types.UID]amount, events []event) {
 	for _, e := range events {
-		if told[e.UID] == nil {
-			told[e.UID] = make(amount)
+		if sent[e.UID] == nil {
+			sent[e.UID] = make(amount)
 		}
 		switch e.Type {
 		case "ContainerRemoved":
-			delete(told[e.UID], e.Container)
+			delete(sent[e.UID], e.Container)
 		case podSync:
 		default:
-			told[e.UID][e.Container] = e.Type
+			sent[e.UID][e.Container] = e.Type
 		}
 	}
 }
@@ -97,7 +97,7 @@ func runThroughFailures(history []op) error {
 	f := &failing{
 		node: n, kubelet: newKubeletSide(n, 1000), perfect: newKubeletSide(n, 1000), here: newPLEGSide(n, 1000),
 		failed: make(map[types.UID]bool), lastGood: make(map[types.UID]content),
-		kubeletTold: make(map[types.UID]amount), told: make(map[types.UID]amount),
+		kubeletSent: make(map[types.UID]amount), sent: make(map[types.UID]amount),
 	}
 	defer synctest.Wait()
 	defer f.here.generator.Stop()
@@ -129,8 +129,8 @@ func (f *failing) relist() error {
 	if d := diff(want, got); d != "" {
 		return fmt.Errorf("events of a pod differ (-kubelet that does not fail +here):\n%s", d)
 	}
-	tell(f.kubeletTold, ofKubelet)
-	tell(f.told, here)
+	addUp(f.kubeletSent, ofKubelet)
+	addUp(f.sent, here)
 	for _, uid := range someUIDs {
 		if err := f.samePod(uid); err != nil {
 			return fmt.Errorf("pod %s: %w", uid, err)
@@ -158,7 +158,7 @@ func (f *failing) samePod(uid types.UID) error {
 	if f.node.pod(uid) == nil {
 		delete(f.lastGood, uid)
 	}
-	if d := diff(f.kubeletTold[uid], f.told[uid]); d != "" {
+	if d := diff(f.kubeletSent[uid], f.sent[uid]); d != "" {
 		return fmt.Errorf("the sums of the events differ (-kubelet +here):\n%s", d)
 	}
 	if f.failed[uid] { // the kubelet may have lost the addresses (rule 11)

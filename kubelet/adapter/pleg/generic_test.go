@@ -243,7 +243,7 @@ func TestExitEvents(t *testing.T) {
 	defer adapted.(exitingRuntime).ExitSource.(*cri.Runtime).Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var told pleg.ContainerExit
+	var reported pleg.ContainerExit
 	sandbox := server.RunPod(criserver.PodConfig{})
 	err = adapted.(pleg.ExitSource).WatchContainerExits(ctx, func() {
 		for serverconfig.Of(server).TaskExitReaders() == 0 && ctx.Err() == nil {
@@ -251,11 +251,11 @@ func TestExitEvents(t *testing.T) {
 		}
 		_ = server.StopPodSandbox(sandbox)
 	}, func(e pleg.ContainerExit) {
-		told = e
+		reported = e
 		cancel()
 	})
-	if told.ContainerID != sandbox || !errors.Is(err, context.Canceled) {
-		t.Errorf("%+v, %v", told, err)
+	if reported.ContainerID != sandbox || !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", reported, err)
 	}
 	node = NodeRuntime(&fakeRuntime{}, &fakeService{}, "npipe:////./pipe/x", time.Minute).(*nodeRuntime)
 	if adapted, err := node.adapt(true); err == nil || adapted == nil {

@@ -32,13 +32,13 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 			events := g.Watch()
 			relist := func() { _ = g.Relist(b.Context()) }
 			relist()
-			told := len(events)
-			if want := n + n/2; told != want {
-				b.Fatalf("%d events of the first relist, want %d", told, want)
+			sent := len(events)
+			if want := n + n/2; sent != want {
+				b.Fatalf("%d events of the first relist, want %d", sent, want)
 			}
 			overcri.Measure(b, relist)
-			if len(events) != told {
-				b.Fatalf("%d events of idle relists", len(events)-told)
+			if len(events) != sent {
+				b.Fatalf("%d events of idle relists", len(events)-sent)
 			}
 			if ok, err := g.Healthy(); !ok {
 				b.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 var (
 	programs = flag.String("programs", "", "the folder of kubelet and stock; by default .cache/kubelet")
-	chosen   = flag.String("scenes", "crash,takeover,frozen,undeleted,wedge,hang,lives,idle", "what to measure")
+	chosen   = flag.String("scenes", "crash,takeover,frozen,undeleted,stuck,hang,lives,idle", "what to measure")
 	rounds   = flag.Int("rounds", 1, "how often every kubelet plays each scene that has a fault, or crash")
 	pods     = flag.Int("pods", 20, "how many pods there are, six at least")
 	lasts    = flag.Duration("lasts", 20*time.Second, "how long a runtime is frozen or a container is stuck")
@@ -117,7 +117,7 @@ func scenes() []scene {
 		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s,
 			begin: (*node).blockDelete},
 		// The kubelet's housekeeping runs every two seconds. The gap is longer.
-		{name: "wedge", title: "a container is wedged: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).wedge},
+		{name: "stuck", title: "a container is stuck: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).blockUpdate},
 		{ // some of the stuck calls time out during the fault, others do not
 			name: "hang", title: hangs, kills: 5, gap: 500 * ms, lasts: *timeout/2 + rand.N(*timeout),
 			proxied: true, answered: true, begin: (*node).hang,
@@ -244,9 +244,9 @@ func (n *node) blockDelete(container) (end func()) {
 	return func() { n.must(f.Heal()) }
 }
 
-// wedge makes runc block while it changes a container's resources. containerd then lists no
+// blockUpdate makes runc block while it changes a container's resources. containerd then lists no
 // containers, sends no container events, and completes no creation of a container.
-func (n *node) wedge(first container) (end func()) {
+func (n *node) blockUpdate(first container) (end func()) {
 	f, err := n.daemon.BlockRunc("update", first.id)
 	n.must(err)
 	changed := make(chan error, 1)
