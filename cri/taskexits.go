@@ -64,7 +64,7 @@ func (r *Runtime) watchTaskExits(ctx context.Context, connected func(), observe 
 				"containerID", event.exit.ContainerID)
 			return
 		}
-		if event.told && r.isOwnExit(event) {
+		if event.exited && r.isOwnExit(event) {
 			observe(event.exit)
 		}
 	})
@@ -190,12 +190,12 @@ func (taskExitCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // taskEvent is an event of the stream.
 type taskEvent struct {
-	topic string    // empty if the event names no container
-	at    time.Time // when the event was sent
-	exit  pleg.ContainerExit
-	pid   int    // the PID of the ended process; 0 if the event contains none
-	told  bool   // true if the container has exited, and not a command in it
-	found badSet // the kinds of bad data in the event
+	topic  string    // empty if the event names no container
+	at     time.Time // when the event was sent
+	exit   pleg.ContainerExit
+	pid    int    // the PID of the ended process; 0 if the event contains none
+	exited bool   // true if the container has exited, and not a command in it
+	found  badSet // the kinds of bad data in the event
 }
 
 // decodeTask decodes an event. It fails if the envelope is malformed. If only the event in the
@@ -252,8 +252,8 @@ func decodeTask(message []byte) (taskEvent, error) {
 		event.topic = topic
 	}
 	if event.topic == exitTopic {
-		event.told = bytes.Equal(id, process) // false if a command in the container has ended
-		event.pid = int(uint32(exitPID))      //nolint:gosec // as protobuf encodes it
+		event.exited = bytes.Equal(id, process) // false if a command in the container has ended
+		event.pid = int(uint32(exitPID))        //nolint:gosec // as protobuf encodes it
 	}
 	if !utf8.Valid(id) {
 		event.found = event.found.with(badUTF8)

@@ -116,11 +116,11 @@ func TestUnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.setPods(60)
-		told := func(i, code int) {
+		exited := func(i, code int) {
 			n.EmitExit(pleg.ContainerExit{ContainerID: fmt.Sprintf("container-%04d", i), ExitCode: code, FinishedAt: time.Now()})
 			n.pass(time.Second)
 		}
-		told(7, 137)
+		exited(7, 137)
 		n.pass(41 * time.Second)
 		const oldest = "container container-0007 of pod team/pod-0007 exited 42 s ago (code 137)"
 		s := n.state()
@@ -131,13 +131,13 @@ func TestUnconfirmedExits(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		n.expectLines("team/pod-0007 +crashed +container-0007 +container-00 +exited, exit 137, unconfirmed +0 +42 s +Error")
-		told(3, 0)
+		exited(3, 0)
 		n.pass(time.Second)
 		if s := n.state().Sentence; !strings.HasSuffix(s, " (code 137), and one more has exited; the runtime says running.") {
 			t.Error(s)
 		}
 		for i := 8; i < 60; i++ {
-			told(i, 1)
+			exited(i, 1)
 		}
 		n.Fail(plegtest.GetPodStatus, "team/pod-0000", errors.New("no such task"))
 		n.ExitContainer("team/pod-0000", "container-0000", 1, "Error")

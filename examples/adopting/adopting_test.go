@@ -109,11 +109,11 @@ func TestFalcoEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		var mu sync.Mutex
-		var told []string
+		var got []string
 		wg.Go(func() {
 			for e := range events {
 				mu.Lock()
-				told = append(told, fmt.Sprint(e.Namespace, "/", e.Pod, " ", e.Name, " ", e.Removed))
+				got = append(got, fmt.Sprint(e.Namespace, "/", e.Pod, " ", e.Name, " ", e.Removed))
 				mu.Unlock()
 			}
 		})
@@ -142,8 +142,8 @@ func TestFalcoEngine(t *testing.T) {
 		cancel()
 		wg.Wait()
 		want := []string{"shop/cart-0 app false", "shop/cart-0 late false", "shop/cart-0 late true"}
-		if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
-			t.Errorf("events: %q", told)
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+			t.Errorf("events: %q", got)
 		}
 	})
 }

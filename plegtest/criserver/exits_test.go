@@ -60,16 +60,16 @@ func TestTaskExits(t *testing.T) {
 		end = make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		told := make(chan string, 10)
+		events := make(chan string, 10)
 		stream := subscribe(t, ctx, w.conn, tasksExit)
 		go func() {
-			defer close(told)
+			defer close(events)
 			for {
 				event := &emptypb.Empty{}
 				if stream.RecvMsg(event) != nil {
 					return
 				}
-				told <- string(event.ProtoReflect().GetUnknown()) // the raw bytes of the event
+				events <- string(event.ProtoReflect().GetUnknown()) // the raw bytes of the event
 			}
 		}()
 		synctest.Wait()
@@ -87,20 +87,20 @@ func TestTaskExits(t *testing.T) {
 		for _, want := range [][]string{
 			{app, "exec", status + "\x07"}, {other, status + "\x89\x01"}, {app, status + "\x03"},
 		} {
-			got := <-told
+			got := <-events
 			for _, part := range want {
 				if !strings.Contains(got, part) {
 					t.Errorf("%q lacks %q", got, part)
 				}
 			}
 		}
-		if len(told) > 0 {
-			t.Errorf("one more: %q", <-told)
+		if len(events) > 0 {
+			t.Errorf("one more: %q", <-events)
 		}
 		// Down ends the last stream.
 		w.server.Down()
 		synctest.Wait()
-		if _, ok := <-told; ok {
+		if _, ok := <-events; ok {
 			t.Error("the stream did not end")
 		}
 	})

@@ -180,7 +180,7 @@ func (n *node) programs() map[string]criserver.Program {
 					pause(ctx, p.Args[1])
 				}
 				if p.Args[0] == "stop" {
-					n.note(p.ContainerName + " is told to stop")
+					n.note(p.ContainerName + " is asked to stop")
 				}
 				n.mu.Lock()
 				defer n.mu.Unlock()

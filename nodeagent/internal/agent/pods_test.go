@@ -265,11 +265,11 @@ func TestTermination(t *testing.T) {
 `))
 		n.run(time.Minute)
 		took := map[string]time.Duration{}
-		began := n.at[slices.Index(n.notes(), "polite is told to stop")]
+		began := n.at[slices.Index(n.notes(), "polite is asked to stop")]
 		for i, note := range n.notes() {
 			took[note] = n.at[i].Sub(began).Round(time.Second)
 		}
-		for note, want := range map[string]time.Duration{"polite is told to stop": 0, "polite exits 0": 0,
+		for note, want := range map[string]time.Duration{"polite is asked to stop": 0, "polite exits 0": 0,
 			"sleepy exits 0": 5 * time.Second, "deaf exits 137": 20 * time.Second} {
 			if got, ok := took[note]; !ok || got != want {
 				t.Errorf("%s after %v (%v), want %v", note, got, ok, want)

@@ -295,7 +295,7 @@ func TestHiddenTabHasNoStream(t *testing.T) {
 
 // If the server refuses a viewer, the page shows the reason. When the server accepts the viewer,
 // the page shows the node.
-func TestRefusedViewerIsTold(t *testing.T) {
+func TestRefusedViewerSeesTheReason(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)
 	n, tab := open(t, func(h http.Handler) http.Handler {
