@@ -13,8 +13,8 @@ import (
 // errGoroutineEnded is the error of a call if the client ended the call's goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller. Then it always calls done with
-// the error of f, cut if it is long. If f panicked or ended the goroutine, done is called with an
+// attempt runs f and then always calls done with the error of f, shortened if it is long. f calls
+// code of the client or of the caller. If f panics or ends the goroutine, done is called with an
 // error that reports it.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
@@ -26,8 +26,8 @@ func attempt(f func() error, done func(error)) {
 	}()
 	returned := f()
 	if returned != nil {
-		// Calling a method of an error may panic, for example if it is a nil pointer in an
-		// interface. So the methods are called here first, where a panic is recovered.
+		// Calling a method of an error may panic, for example if the error is a nil pointer in an
+		// interface. So these methods are called here first, where attempt recovers a panic.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
 		returned = cut(returned)
 	}

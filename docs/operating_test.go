@@ -184,8 +184,8 @@ func (c *collectorsOf) MustRegister(collectors ...prometheus.Collector) {
 }
 func (c *collectorsOf) Unregister(prometheus.Collector) bool { return false }
 
-// docs/OPERATING.md contains every metric of the library. Every metric that the listed documents
-// name exists.
+// docs/OPERATING.md contains every metric of the library. The listed documents name only metrics
+// that exist.
 func TestOperatingHasEveryMetric(t *testing.T) {
 	names := describedMetrics(t)
 	if len(names) < 25 {

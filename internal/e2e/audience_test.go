@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until the condition what holds for the events of one container or sandbox.
+// await waits until the function what returns true for the events of one container or sandbox.
 func (l *listener) await(ctx context.Context, id string, what func(told) bool) error {
 	for {
 		l.mu.Lock()
@@ -202,8 +202,8 @@ type audience struct {
 	calm  bool     // true while no subscriber pauses
 }
 
-// assemble starts the audience of the generator g. It also starts one subscriber of the generator
-// exits, which uses exit events.
+// assemble starts the audience of the generator g. One more subscriber reads from the generator
+// named exits, which uses exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter passes the conformance tests of pleg.Runtime on a real runtime. The conformance tests
-// report a pod that does not exist.
+// The adapter passes the conformance tests of pleg.Runtime on a real runtime. For a pod that does
+// not exist, the conformance tests return an error.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod

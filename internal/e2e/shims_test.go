@@ -151,8 +151,9 @@ func (n *node) awaitGone(pid int) {
 	})
 }
 
-// If one shim is stopped and another is killed, only the exits in their own pods are missing, and
-// the description of the runtime counts them. When the stopped shim continues, it reports its exit.
+// If one shim is stopped and another shim is killed, only the exits in their two pods are missing.
+// The description of the runtime counts the containers of these pods. When the stopped shim
+// continues, it reports the exit of its container.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
 	told := n.watchExits(false)
@@ -235,7 +236,8 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 		return took
 	}
 	without := removal(nil)
-	// The watch makes no lists, so it stays connected to the shims for a minute.
+	// This watcher makes no lists. So it keeps its connections to the shims for more than a minute
+	// after the restart.
 	with := removal(n.watchExits(false))
 	for name, s := range map[string]measure.Samples{"with": with, "without": without} {
 		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s",

@@ -15,8 +15,9 @@ import (
 
 // If a container dies while runc is stuck in deleting it, the exit event still reports the death at
 // once. A period later, the metric and the health report show the unconfirmed exit, until runc
-// continues. The last deletion is stuck for 30 seconds; in this time, containerd gives up and tries
-// again. Sometimes the exit event is late as well: see TestExitWithoutDeletion.
+// continues. In the last round, the deletion is stuck for 30 seconds. During this time, containerd
+// gives up the deletion and tries again. Sometimes the exit event is late, too: see
+// TestExitWithoutDeletion.
 func TestUnconfirmedExit(t *testing.T) {
 	const deaths, hangs = 5, 30 * time.Second
 	n := newBareNode(t)

@@ -53,7 +53,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		if err != nil {
 			return err
 		}
-		known, _ := pod.(*corev1.Pod) // nil if it is not known there, or not yet
+		known, _ := pod.(*corev1.Pod) // nil if the informer does not have this pod
 		handle(e, known)
 	}
 	return context.Cause(ctx)

@@ -43,7 +43,8 @@ func Keep(path string, all any) error {
 	return nil
 }
 
-// Draw replaces the table between the lines beginning and end of a document.
+// Draw replaces the table in a document. The table stands between the two lines that the arguments
+// beginning and end contain.
 func Draw(path, beginning, end, table string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

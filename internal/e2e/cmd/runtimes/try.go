@@ -139,7 +139,7 @@ func (r *result) take(e event) {
 }
 
 // command returns a command that runs on the named runtime. If the context ends, the command and
-// its child processes are interrupted. If only "go test" were killed, its test would run on.
+// its child processes are interrupted. Killing only "go test" would leave its test process running.
 func command(ctx context.Context, name, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "PLEG_RUNTIME="+name)
