@@ -121,9 +121,9 @@ const (
 	noCode      = -1
 )
 
-// tellExitFile reports the exit that a file records. If the file is already gone, it reports
-// nothing, because CRI-O shows the exit. For a file without a code, it reports a hint to list the
-// pod.
+// tellExitFile reports the exit that a file records. If the file is already gone, tellExitFile
+// reports nothing, because CRI-O shows the exit. For a file without a code, it reports only the
+// pod, so that the pod is listed.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {

@@ -57,7 +57,7 @@ type callGroup struct {
 	runtime *Runtime
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	// tolerated reports whether an error does not count as a failure; may be nil.
+	// tolerated reports whether an error counts as a success; may be nil.
 	tolerated func(error) bool
 	// independent is true if a failed call does not cancel the other calls.
 	independent bool
@@ -78,8 +78,8 @@ func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	return g
 }
 
-// start makes a call: f calls the client with the group's context. start blocks while the group is
-// at its limit.
+// start runs f in a new goroutine. f calls the client once, with the group's context. While the
+// group is at its limit, start blocks.
 func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error) {
 	g.goroutines.Go(func() error {
 		c := g.runtime.begin(made, of)

@@ -174,7 +174,8 @@ func (*wireServer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	return &runtimeapi.ListContainersResponse{Containers: wireContainers}, nil
 }
 
-// streamLists answers the streaming lists, because not every version of cri-api supports them.
+// streamLists answers the streaming lists in place of the generated code, because not every version
+// of cri-api has them.
 func (s *wireServer) streamLists(server any, to grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	var list, request any

@@ -50,7 +50,7 @@ var noHealthTexts = map[string]bool{
 }
 
 // docs/OPERATING.md contains every text by which the generator and package cri report a problem.
-// The test splits each format string at its verbs, and looks for the parts.
+// The test splits each format string at its verbs, such as %s, and looks for the parts.
 func TestOperatingHasEveryHealthText(t *testing.T) {
 	document := operating(t)
 	verb := regexp.MustCompile(`%[-+# 0]*(?:\[\d+\])?[\d.]*[a-zA-Z]`)

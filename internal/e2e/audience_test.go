@@ -156,7 +156,8 @@ func (l *listener) uncoded() string {
 	return ""
 }
 
-// judge returns the errors that hear found, and the differences between the events and the book.
+// judge returns the errors that the method hear found, and the differences between the events and
+// the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,8 +313,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	return l.judge(b)
 }
 
-// readCache blocks on the cache again and again, with a timeout that may be too short. It does not
-// check the results: churn.read does, because it knows what happened.
+// readCache waits for statuses in the cache again and again. Some of its timeouts are too short for
+// a status. The results are checked by churn.read, which knows what happened to the containers.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

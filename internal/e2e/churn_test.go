@@ -370,8 +370,8 @@ func mayDie(l *life) {
 func (c *churn) kill(ctx context.Context, l *life) error {
 	c.book.note(l, mayDie)
 	if rand.IntN(2) == 0 {
-		// If this fails, the container has already ended or the runtime does not answer. Then the
-		// runtime is asked to stop the container.
+		// If the signal cannot be sent, the container has already ended or the runtime does not
+		// answer. Then the runtime is asked to stop the container.
 		if pid, err := c.client.Pid(ctx, l.id); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
 			return c.awaitExit(ctx, l)
 		}

@@ -52,7 +52,7 @@ func TestHealthReport(t *testing.T) {
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()
-	// Wait, because readers and calls that have just ended may still be counted.
+	// This wait is needed because readers and calls that have just ended may still be counted.
 	n.eventually("a report of an idle node", func() string {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":

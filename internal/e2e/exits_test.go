@@ -223,8 +223,8 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	}
 }
 
-// watcher is a generator with a reader that receives all events at once, even while the test is
-// busy.
+// watcher is a generator with a reader that receives every event without delay, even while the test
+// is busy.
 type watcher struct {
 	*node
 	generator *pleg.GenericPLEG
@@ -427,7 +427,7 @@ func TestDeathsBesideAWedgedContainer(t *testing.T) {
 			t.Logf("end → ContainerDied, of %d: p50 %s, p90 %s, max %s; as before %v after the end", pods,
 				measure.Milliseconds(delivered.Quantile(0.5)), measure.Milliseconds(delivered.Quantile(0.9)),
 				measure.Milliseconds(delivered.Quantile(1)), time.Since(healed).Round(time.Millisecond))
-			// This limit holds even on a busy machine.
+			// This limit is wide enough for a busy machine.
 			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound {
 				t.Errorf("p90 is %v", delivered.Quantile(0.9))
 			}

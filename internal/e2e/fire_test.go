@@ -135,8 +135,8 @@ func listenMute(path string) (*mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Do not delete the path when this listener is closed: by then, the runtime's new socket is
-	// there.
+	// Do not delete the path when this listener is closed. At that time, the runtime's new socket
+	// is there.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	m := &mute{listener: l}
 	m.accepted.Go(func() {

@@ -60,7 +60,7 @@ type stage struct {
 	// whileDown calls a function while the runtime does not run.
 	whileDown func(func() error) error
 	// settled waits until the effects of a call have ended, and returns the state of the runtime.
-	// The argument want is the state that the model showed; nil if the stage is the model.
+	// The argument want is the state that the model showed; nil if the stage runs the model.
 	settled func(want []string) ([]string, error)
 }
 

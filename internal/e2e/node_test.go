@@ -25,7 +25,7 @@ import (
 // does not measure speed.
 const patience = 2 * time.Minute
 
-// each is the limit for one test. The limit of go test is for all tests together.
+// each is the time limit for one test. The flag -timeout of go test limits all tests together.
 var each = flag.Duration("each", 10*time.Minute, "how long a test may run before it ends the program")
 
 // node is a container runtime that the library watches.
@@ -133,7 +133,8 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until missing returns "". Any other result describes what is missing.
+// eventually waits until the function missing returns "". Any other result describes what is
+// missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string

@@ -191,7 +191,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 		}
 		return ""
 	})
-	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once only: the stopped shim does not reap it
+	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // sent once: the stopped shim reaps nothing
 	n.must(thaw())
 	n.eventually("the exit behind the stopped shim", func() string {
 		if exits := told.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
@@ -244,7 +244,7 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 			n.daemon.Runtime().Name, len(s), name,
 			measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
-	// This limit holds even on a busy machine.
+	// This limit is wide enough for a busy machine.
 	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second {
 		t.Errorf("the median of removals with calls is %v", with.Quantile(0.5))
 	}

@@ -15,9 +15,10 @@ import (
 
 var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
-// If the runtime gets no CPU time while a container starts, it records the start too late. If the
-// container exits at once, its start time is then after its end time. Even then, its death is
-// reported once, with its exit code. It is never reported or cached as running after its death.
+// If the runtime gets no CPU time while a container starts, the runtime records the start too late.
+// If the container exits at once, its start time is then after its end time. Even then, the death
+// is reported once, with the exit code. After its death, the container is never reported or cached
+// as running.
 func TestStarvedRuntime(t *testing.T) {
 	n := newBareNode(t)
 	generators := []struct {

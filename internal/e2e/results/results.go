@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Read returns the results in a file, by name. Without a path or a file, it returns an empty map.
+// Read returns the results in a file, by name. If path is empty or the file does not exist, it
+// returns an empty map.
 func Read[M ~map[string]*T, T any](path string) (M, error) {
 	all := make(M)
 	if path == "" {

@@ -28,7 +28,8 @@ func NeedsRoot() error {
 	return nil
 }
 
-// skipVariable is an environment variable. If its value is "skip", tests without root pass.
+// skipVariable is an environment variable. If its value is "skip", packages of tests pass without
+// root.
 const skipVariable = "PLEG_E2E"
 
 // ExitWithoutRoot is for TestMain. It ends this process if the process is not root. The process

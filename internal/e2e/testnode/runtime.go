@@ -68,7 +68,7 @@ type Runtime struct {
 	// shim.
 	GivesUp bool
 	// LocksStatuses is true if the runtime locks a container's status while runc changes the
-	// container's resources. All its container lists and events wait for the lock.
+	// container's resources. All container lists and all events of the runtime wait for the lock.
 	LocksStatuses bool
 	// LateExits is true if the runtime shows an exit only after runc has deleted the container.
 	LateExits bool

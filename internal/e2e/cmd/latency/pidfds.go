@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidfdReader waits for the end of processes on their pidfds, and does nothing else. No client that
-// uses pidfds can be quicker.
+// pidfdReader waits on the pidfds of processes until the processes end. It does nothing else, so no
+// client that uses pidfds can be quicker.
 type pidfdReader struct {
 	epoll  int
 	joined sync.WaitGroup

@@ -28,8 +28,8 @@ var machines = map[string]struct {
 }
 
 // accelerators returns the options of qemu for an architecture: KVM if it can work, with emulation
-// as the fallback. Some machines have /dev/kvm but no processor support for it. If qemu used KVM there,
-// it would abort, or the node would not boot.
+// as the fallback. Some machines have /dev/kvm but no processor support for it. If qemu used KVM
+// there, it would abort, or the node would not boot.
 func accelerators(arch string) []string {
 	emulated := []string{"-accel", "tcg,thread=multi"}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")

@@ -229,7 +229,7 @@ func (a *archive) folder(path string) {
 	a.add(path, 0o755|unix.S_IFDIR, nil)
 }
 
-// add adds a file. Its mode includes the file type. The content of a symbolic link is its target.
+// add adds a file. The mode includes the file type. The content of a symbolic link is its target.
 func (a *archive) add(path string, mode uint32, content []byte) {
 	if a.has[path] || a.failure != nil {
 		return

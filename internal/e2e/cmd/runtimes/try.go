@@ -40,8 +40,8 @@ type verdict struct {
 	Took   time.Duration
 }
 
-// try runs the tests and the measurement on a runtime. If it fails, it also returns the results so
-// far.
+// try runs the tests and the measurement on a runtime. After a failure, it returns the results so
+// far together with the error.
 func try(ctx context.Context, name string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly)}
 	fmt.Fprintf(os.Stderr, "%s: tests, %d lives, %d restarts\n", name, *lives, *restarts)
