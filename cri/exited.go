@@ -15,7 +15,7 @@ const exitSettleTime = 10 * time.Second
 // exit stores what is known of a container's exit. Guarded by held.mu.
 type exit struct {
 	seen   time.Time    // when a status first showed the exit
-	asked  time.Time    // when the runtime was asked for status
+	asked  time.Time    // when the runtime was asked for the settled status
 	status *pleg.Status // nil until the status has settled
 }
 

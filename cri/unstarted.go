@@ -24,7 +24,7 @@ func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 		switch {
 		case started:
 		case s.State == pleg.ContainerStateRunning || hasContainers(pod, s.ID.ID):
-			if len(h.started) < maxListItems { // bounds the map, because full lists may fail for long
+			if len(h.started) < maxListItems { // bounds the map, which only full lists prune
 				h.started[s.ID.ID] = pass
 			}
 		case s.State == pleg.ContainerStateExited:

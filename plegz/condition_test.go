@@ -59,7 +59,7 @@ func TestStuckListInWords(t *testing.T) {
 	const nothing = "nothing has been answered" + since + ": restart the runtime."
 	for _, tt := range []struct {
 		stuck []types.UID // pods whose inspections are stuck
-		first string      // the sentence before the list counts as stuck
+		first string      // how the sentence begins before the list counts as stuck
 		want  string
 	}{
 		{nil, "", "Degraded: a container blocks the lists, and which one is not known: GetPods has not been answered" +

@@ -30,7 +30,7 @@ type recorder struct {
 	names  map[string]string // ID → name, for all objects seen so far
 	listed map[string]int64  // ID → created_at in the last list
 	before map[string]int64  // object and field → time at the end of the last step
-	now    map[string]int64  // object and field → time in the current look
+	now    map[string]int64  // object and field → time in the current call of look
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // since the last step; guarded by mu

@@ -41,7 +41,7 @@ func startAgent(ctx context.Context, program, endpoint string, args ...string) (
 	for lines.Scan() {
 		if _, rest, found := strings.Cut(lines.Text(), "http://"); found {
 			a.metrics = "http://" + strings.FieldsFunc(rest, func(r rune) bool { return r == ' ' || r == '/' })[0] + "/metrics"
-			go func() { _, _ = io.Copy(io.Discard, stderr) }() // ends with the agent
+			go func() { _, _ = io.Copy(io.Discard, stderr) }() // until the agent ends
 			return a, nil
 		}
 	}
