@@ -38,8 +38,8 @@ type Runtime struct {
 	closed   atomic.Bool
 	reported badReporter
 
-	// relisting is the token of the one full list that may run at a time. The list that owns the
-	// token also owns held and streaming.
+	// relisting is a token: the full list that holds it is the only one that runs, and the only one
+	// that uses held and streaming.
 	relisting chan struct{}
 	held      *held
 	streaming streaming
@@ -135,7 +135,7 @@ func (r *Runtime) endpoint() string {
 
 // DescribeRuntime returns the runtime's name, version and endpoint, and how the last full list was
 // completed, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock, streaming lists".
-// It also names the witnesses of exits.
+// It also names the sources of exit events.
 func (r *Runtime) DescribeRuntime() string {
 	var b strings.Builder
 	if v := r.version.Load(); v != nil {
@@ -186,7 +186,8 @@ func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, e
 	return v, err
 }
 
-// fetchVersion asks for the version, but does not count or time the call; askVersion does.
+// fetchVersion asks the runtime for its version. Unlike askVersion, it does not count or time the
+// call.
 func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion}, grpc.ForceCodecV2(&utf8Codec{}))
 	if err != nil {

@@ -72,7 +72,8 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 // so the events of pods that change in one list are delivered in that order.
 func newOrderlyNode(t *testing.T) *node { return newNode(t, pleg.WithInspectionWorkers(1)) }
 
-// newNodeOf is newNode with a runtime that wrap makes from the fake runtime.
+// newNodeOf is like newNode, but the generator uses the runtime that wrap returns for the fake
+// runtime.
 func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
 	t.Helper()
 	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
@@ -253,8 +254,8 @@ func atOnce(call func()) bool {
 	}
 }
 
-// slowLogger returns a logger that calls slow when it logs a line with the message, and so blocks
-// the loop.
+// slowLogger returns a logger that calls the function slow for each line that contains the message.
+// The call blocks the loop.
 func slowLogger(message string, slow func()) logr.Logger {
 	return funcr.New(func(_, args string) {
 		if strings.Contains(args, message) {
@@ -276,7 +277,8 @@ func status(uid types.UID, name string) *pleg.PodStatus {
 	return &pleg.PodStatus{ID: uid, Name: name}
 }
 
-// lookupStatus makes the status of a pod with a newest sandbox that was created at the given time.
+// lookupStatus makes the status of a pod. Unless created is 0, the pod has a sandbox with that
+// creation time.
 func lookupStatus(uid types.UID, name string, created int64, containers, ips []string) *pleg.PodStatus {
 	s := &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name, IPs: ips}
 	for _, id := range containers {

@@ -118,7 +118,7 @@ func TestInspectionMetrics(t *testing.T) {
 		heal()
 		synctest.Wait()
 		wantMetric(t, reg, "pleg_inspections_stuck", 0)
-		// Only the reader caused a pod list. Full lists answered the retries.
+		// The only pod list was for the reader. The retries used full lists.
 		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1)
 	})
 }
@@ -334,8 +334,8 @@ func TestNativeHistograms(t *testing.T) {
 	})
 }
 
-// If the runtime replays an event from before the connection, it is not counted as latency of the
-// stream. It still is a hint.
+// If the runtime replays an event from before the connection, the event is still a hint. Its age is
+// not counted as latency of the stream.
 func TestReplayedEventsAreNoLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const latency = "kubelet_evented_pleg_connection_latency_seconds"
@@ -357,7 +357,7 @@ func TestReplayedEventsAreNoLatency(t *testing.T) {
 		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000"})
 		synctest.Wait()
 		wantMetric(t, reg, latency, 2)
-		// After a reconnection, events from before the new connection are also not counted.
+		// The age of an event from before a reconnection is not counted either.
 		beforeBreak := time.Now()
 		n.BreakEventStreams(errors.New("reset"))
 		time.Sleep(2 * time.Second)

@@ -130,7 +130,8 @@ func TestRule13HasNoSideEffects(t *testing.T) {
 	})
 }
 
-// If the runtime reports its own calls, the health report names the runtime's call.
+// If the runtime reports its calls in flight, the error names the runtime's call, not the
+// generator's.
 func TestReportNamesTheRuntimesCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -191,8 +192,8 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 	})
 }
 
-// If there are several calls for a pod, the report names the oldest. It also contains the last
-// error from before the pod became stuck.
+// If several calls for a pod are in flight, the error names the oldest call. The report also
+// contains the pod's last error, even if that error came before the stuck call.
 func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
