@@ -51,8 +51,8 @@ func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error)
 // item is a held container or sandbox. The field shown never changes: when a container changes, it
 // gets a new item.
 type item struct {
-	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. They come
-	// first and together, because fetching them from memory is most of the cost of a pass.
+	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. These
+	// fields are next to each other, because fetching memory is most of the cost of a pass.
 	seen  uint64 // the number of the last pass that listed the item
 	kind  kind
 	trace wire.Trace

@@ -15,7 +15,7 @@ import (
 
 // maxReceivedBytes is the size of the largest message that the package accepts. It is four times
 // the kubelet's limit, because 110 pods with 256 KiB of annotations each exceed the kubelet's
-// limit. Each call sets it, so it also applies to a connection that the caller made.
+// limit. Each call sets maxReceivedBytes, even on a connection that the caller made.
 const maxReceivedBytes = 64 << 20
 
 // criVersion is the API version in the request of a Version call.
@@ -73,8 +73,9 @@ type runtimeVersion struct{ name, version string }
 // not close the connection. NewRuntime panics if conn is nil.
 //
 // A connection that ignores call options, such as a fake, works too. Its messages may be larger
-// than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded. It must
-// not modify labels and annotations after it has returned them, because pods share the maps.
+// than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded.
+// Such a connection must not modify labels and annotations after it has returned them, because pods
+// share the maps.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result
@@ -163,7 +164,7 @@ func (r *Runtime) DescribeRuntime() string {
 //
 // While a full list takes longer than three seconds, the Runtime asks for the version every three
 // seconds. Once, on containerd, it also asks for the status of each container that no full list has
-// shown. So the container that blocks the lists is among the calls.
+// shown. So the calls include the status call for the container that blocks the lists.
 func (r *Runtime) CallsInFlight() (inFlight []pleg.RuntimeCall, lastAnswer time.Time) {
 	return r.calls.inFlight()
 }

@@ -106,8 +106,8 @@ func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 	return err
 }
 
-// noteLost counts an event that could not be printed or kept because of an error, and logs the error at most once a
-// minute. It ignores nil.
+// noteLost counts a line that could not be printed or added to the history because of err. It logs
+// err at most once a minute. If err is nil, noteLost does nothing.
 func (f *follower) noteLost(err error) {
 	if err == nil {
 		return

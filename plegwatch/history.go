@@ -108,8 +108,9 @@ type history struct {
 	known map[string]bool
 }
 
-// openHistory continues the history in a directory, which it makes if it does not exist. size is the
-// most that the files contain together, in MiB.
+// openHistory reads the history in a directory, and returns it with a history that continues it. If
+// the directory does not exist, openHistory makes it. size is the maximum size of the files
+// together, in MiB.
 func openHistory(dir string, size int) (*history, *past, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("opening the history: %w", err)

@@ -25,7 +25,7 @@ type Timetable struct {
 	mu      sync.Mutex
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
-	waiting []chan struct{} // one for each waiting Settle; closed when no step is due; guarded by mu
+	waiting []chan struct{} // one for each waiting Settle; guarded by mu
 	running bool            // true once the goroutine has started; guarded by mu
 	stopped bool            // guarded by mu
 }

@@ -1,6 +1,6 @@
-// Package wire reads encoded messages without decoding them: their fields, the items of a list, and
-// whether an item is the same as when it was decoded. Its only assumption about CRI is that items
-// and their IDs are fields with number 1.
+// Package wire reads encoded messages without decoding them. It finds their fields and the items of
+// a list, and whether an item has changed since it was decoded. Its only assumption about CRI is
+// that items and their IDs are fields with number 1.
 package wire
 
 import (

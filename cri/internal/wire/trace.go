@@ -40,7 +40,7 @@ func (m Maps) entry(number protowire.Number, value []byte) bool {
 // mapSeed is the seed of the hashes of all traces.
 var mapSeed = maphash.MakeSeed()
 
-// Trace contains the parts of an item's bytes by which the item is recognised later.
+// Trace contains what is needed to recognise an unchanged item by its bytes.
 type Trace struct {
 	// fields contains all fields that are not map entries. They are in one string because most of
 	// the cost of comparing is fetching memory: lists come in random order.

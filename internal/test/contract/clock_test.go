@@ -69,7 +69,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				defer rt.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
-				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // past the deadline of the first list
+				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // past the first deadline
 				go func() { _ = g.Relist(t.Context()) }()
 				synctest.Wait()
 				if got := g.HealthReport().RelistError; got == "" {

@@ -177,7 +177,7 @@ func metric(t *testing.T, reg prometheus.Gatherer, name string, labels ...string
 	return 0
 }
 
-// healthy fails unless the generator is healthy.
+// healthy checks that the generator is healthy.
 func healthy(t *testing.T, g *pleg.GenericPLEG) {
 	t.Helper()
 	if ok, err := g.Healthy(); !ok || err != nil {
@@ -185,7 +185,7 @@ func healthy(t *testing.T, g *pleg.GenericPLEG) {
 	}
 }
 
-// unhealthy fails unless the generator is unhealthy. The error must begin with the first part and
+// unhealthy checks that the generator is unhealthy. The error must begin with the first part and
 // contain the other parts.
 func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
 	t.Helper()

@@ -103,8 +103,8 @@ func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	}
 }
 
-// Memory is bounded by the pods that exist. Removed pods leave nothing in memory, even if they were
-// requested or a subscriber does not read.
+// The generator uses memory only for pods that exist. Removed pods leave nothing in memory. This
+// also holds for requested pods, and if a subscriber does not read.
 func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")

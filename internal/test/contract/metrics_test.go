@@ -143,7 +143,8 @@ func TestTwoGenerators(t *testing.T) {
 	})
 }
 
-// If the runtime is a prometheus.Collector, it is registered with the generator's metrics.
+// If the runtime is a prometheus.Collector, the generator registers the runtime with its own
+// metrics.
 func TestRuntimeMetricsAreRegistered(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
@@ -274,8 +275,8 @@ func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
 	})
 }
 
-// With WithoutKubeletMetrics, a program may register the kubelet's metric names itself. Its
-// registry accepts the generator's other metrics and all metrics of the runtime.
+// With WithoutKubeletMetrics, a program may register metrics with the kubelet's names itself. The
+// same registry accepts the generator's other metrics and all metrics of the runtime.
 func TestWithoutKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -24,8 +24,8 @@ import (
 var modelSteps = flag.Int("model.steps", 60, "how many steps TestModel makes in each history")
 
 // TestModel compares random histories of a runtime and its users with a naive model of the
-// contract, which keeps every past state. Each history runs in its own bubble. A failing history is
-// shortened. The flags -rand.histories and -model.steps make the test longer.
+// contract. The model keeps every past state. Each history runs in its own bubble. A failing
+// history is shortened. The flags -rand.histories and -model.steps make the test longer.
 func TestModel(t *testing.T) {
 	steps := 0
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {

@@ -169,7 +169,7 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 		read(events)
 		n.ExitContainer("a", "a1", 137, "OOMKilled") // the late reason
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 800 * time.Millisecond, Times: 1, Stale: true})()
-		time.Sleep(2 * time.Second) // the inspection for late reasons is in flight; its answer is fixed
+		time.Sleep(2 * time.Second) // the inspection for late reasons is in flight
 		n.ResetCalls()
 		if n.InFlight(plegtest.GetPodStatus) != 1 {
 			t.Fatal("no inspection is in flight")

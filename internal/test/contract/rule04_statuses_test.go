@@ -17,7 +17,8 @@ import (
 )
 
 // An event contains its container's status. For dead and removed containers, it is the last status
-// that an inspection returned. Events of sandboxes and PodSyncs have no status.
+// that an inspection returned. Events of sandboxes have no status. A PodSync has a status only if
+// it corrects the end of a container.
 func TestStatusOfAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -134,7 +134,7 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 }
 
 // Rule 20: a container exits before any list shows it, and is started again under its ID. The
-// runtime is not called again and again without a pause.
+// generator makes at most one list and one inspection of the pod per second.
 func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -475,9 +475,9 @@ func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 	}
 }
 
-// Rule 20: a container exited before its first inspection, and no list showed the exit. It is
-// started again under its ID more than ten seconds later. After its end is settled, it is delivered
-// as running.
+// Rule 20: a container exited before its first inspection, and no list showed the exit. More than
+// ten seconds later, the container is started again under its ID. When the end of the earlier life
+// is settled, the cache shows the container running.
 func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)

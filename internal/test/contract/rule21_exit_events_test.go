@@ -18,9 +18,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 21: an exit event is delivered at once, with a status made from the last status. The
-// runtime's own status replaces it, and a PodSync follows if they differ. The rest of the pod
-// becomes no fresher.
+// Rule 21: an exit event is delivered at once, with a status made from the container's last status.
+// The runtime's own status later replaces this status. If the two differ, a PodSync follows. The
+// rest of the pod becomes no fresher.
 func TestRule21ExitEvent(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int

@@ -39,8 +39,8 @@ func TestRule22LateReason(t *testing.T) {
 	})
 }
 
-// Rule 22: a slow inspection settles an end, although it has not returned. The generator still makes
-// another inspection to look for a late reason.
+// Rule 22: a slow inspection settles an end, although it has not returned. The generator still
+// makes another inspection to look for a late reason.
 func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -71,7 +71,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 		h.Want = func(p *pleg.Pod) bool { return p.ID == "z" }
 		go func() { _ = n.g.Handle(t.Context(), h) }()
 		synctest.Wait()
-		for i := range 80 { // 64 slow inspections release their worker, 8 others keep it
+		for i := range 80 { // 64 slow inspections release their workers; 8 others do not
 			uid := types.UID(fmt.Sprintf("p%02d", i))
 			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))

@@ -492,8 +492,8 @@ func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	})
 }
 
-// Handle: if the first full list shows a container exited, its OnContainerEnded is Initial, even if
-// it is removed before its pod is inspected.
+// Handle: the first full list shows a container exited. The call of OnContainerEnded is Initial,
+// even if the container is removed before its pod is inspected.
 func TestHandleInitialEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1))

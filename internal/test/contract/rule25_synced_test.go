@@ -204,7 +204,8 @@ func TestHandleSyncedBesideChurn(t *testing.T) {
 	}
 }
 
-// If the generator was stopped before the pods were inspected, the error of WaitForSync says so.
+// If the generator was stopped before the pods were inspected, the error of WaitForSync says that
+// the generator is not running.
 func TestWaitForSyncAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

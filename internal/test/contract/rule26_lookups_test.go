@@ -51,8 +51,8 @@ func TestLookup(t *testing.T) {
 	look("gone", "exists=false a 0 err=<nil>")
 }
 
-// With a generator, Lookup finds a pod after a list has shown it, and no longer finds it after its
-// last event was delivered.
+// With a generator, Lookup finds a pod after a list has shown the pod, until the pod's last event
+// is delivered.
 func TestLookupWithGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -385,7 +385,7 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 				found++
 			}
 		}
-		if found == 0 || found > 10_000 { // each pod has lost two keys: its name and its container ID
+		if found == 0 || found > 10_000 { // each pod had two keys: a name and an ID
 			t.Errorf("%d of %d containers are found", found, pods)
 		}
 	})

@@ -155,8 +155,8 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	})
 }
 
-// If the context of Relist has ended, its request is not kept, however often Relist is called while
-// the generator is stopped.
+// Calls of Relist whose context has ended leave nothing in memory, even if the generator is
+// stopped.
 func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	n := newNode(t)
 	ended, cancel := context.WithCancel(t.Context())
@@ -179,7 +179,7 @@ func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	}
 }
 
-// Relist returns the error of the list. If its context ends, it returns the cause.
+// Relist returns the error of the list. If the context of Relist ends, it returns the cause.
 func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

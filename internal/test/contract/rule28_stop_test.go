@@ -366,8 +366,8 @@ func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	})
 }
 
-// A PodCache can be given to another generator. It then contains the second generator's state, and
-// its blocked readers keep waiting.
+// A PodCache can be given to another generator. The cache then contains the other generator's
+// state. Readers that were blocked before keep waiting.
 func TestCacheOfAStoppedGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -482,8 +482,8 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 	}
 }
 
-// If a stream ignores its cancellation, Stop leaves it behind, and no second stream is opened until
-// it ends.
+// If a stream ignores its cancellation, Stop does not wait until it ends. No second stream is
+// opened before the first has ended.
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -97,9 +97,9 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	})
 }
 
-// If a container dies and is removed during a long inspection of its pod, it is counted, although
-// no event reports it. The reason comes from the inspection, if the inspection has seen the
-// container.
+// If a container dies and is removed during a long inspection of its pod, the death is counted,
+// although no event reports it. The reason comes from the inspection, if the inspection has seen
+// the container.
 func TestExitsBetweenTwoPublications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -149,7 +149,7 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 	})
 }
 
-// An exit event does not contain the reason. Its death is counted when the runtime's own status
+// An exit event does not contain the reason. The death is counted when the runtime's own status
 // shows the exit, when the container is removed, or after ten seconds.
 func TestExitsToldByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

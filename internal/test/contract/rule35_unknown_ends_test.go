@@ -58,7 +58,7 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 				wantLines("at first", "initially started a1")
 				time.Sleep(300 * time.Millisecond)
 				exit := exitOf("a1", 0)
-				time.Sleep(100 * time.Millisecond) // the runtime notices the end later than the exit event
+				time.Sleep(100 * time.Millisecond) // the runtime notices the end later
 				n.setEnd(255, c.reason, c.unknown)
 				time.Sleep(c.after)
 				n.EmitExit(exit)

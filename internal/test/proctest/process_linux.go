@@ -10,7 +10,7 @@ import (
 
 // Process is a running program. If the test process ends first, the kernel kills the program.
 type Process struct {
-	// Log contains the program's output, unless its command redirects the output.
+	// Log contains the program's output, unless the exec.Cmd sends the output elsewhere.
 	Log *Buffer
 
 	cmd  *exec.Cmd

@@ -1,7 +1,7 @@
 // Command layers counts the references between the parts of a repository, and how many of them
 // violate the layers. A part is a folder, or a file in the root folder. The tests of a folder are a
-// separate part, and so are the tests in the root folder. A reference from part A to part B violates
-// the layers if B also uses A, directly or indirectly.
+// separate part, and so are the tests in the root folder. A reference from part A to part B
+// violates the layers if B also uses A, directly or indirectly.
 //
 //	go run ./layers [REPOSITORY]
 package main
