@@ -112,8 +112,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// endless streams messages without end. Each message contains the container in the field of, as
-// many times as the field per says.
+// endless streams messages without end. Each message contains e.per copies of the container e.of.
 type endless struct {
 	stub
 	of  *runtimeapi.Container

@@ -80,8 +80,8 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// take adds an event to the history, and prints it if it is wanted. If the disk is full, take only
-// counts and logs what is lost, because the page and the metrics are needed then.
+// take adds an event to the history, and prints the event if the flags select it. If the disk is
+// full, take only counts and logs what is lost, because the page and the metrics are needed then.
 func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 	l := describe(e, f.cache, time.Now())
 	l.Node = f.flags.nodeName

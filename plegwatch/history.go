@@ -108,9 +108,9 @@ type history struct {
 	known map[string]bool
 }
 
-// openHistory reads the history in a directory, and returns it with a history that continues it. If
-// the directory does not exist, openHistory makes it. size is the maximum size of the files
-// together, in MiB.
+// openHistory reads the history in a directory and returns it as a past. The returned history
+// continues it. If the directory does not exist, openHistory makes it. size is the maximum size of
+// the files together, in MiB.
 func openHistory(dir string, size int) (*history, *past, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("opening the history: %w", err)
@@ -137,7 +137,7 @@ func openHistory(dir string, size int) (*history, *past, error) {
 // key identifies an event of a container.
 func (l *line) key() string { return l.ContainerID + " " + string(l.Event) }
 
-// has reports whether l is an event from the start of this agent that an earlier agent has already
+// has reports whether l is an Initial event of this agent that an earlier agent has already
 // written.
 func (h *history) has(l *line) bool { return h != nil && l.Initial && h.known[l.key()] }
 

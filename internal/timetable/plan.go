@@ -24,7 +24,7 @@ type PodPlan struct {
 	// LiveFor is the time from the pod's start until its sandbox is stopped and its containers are
 	// killed; 0 means never.
 	LiveFor time.Duration
-	// LingerFor is the time from that stop until the pod is removed.
+	// LingerFor is the time from the stop of the pod until its removal.
 	LingerFor time.Duration
 	// ReturnAfter is the time from the pod's removal until the pod starts again, with the same name
 	// and a new UID; 0 means never.
@@ -42,8 +42,8 @@ type ContainerPlan struct {
 	// ExitCode and Reason describe the exit; see [criserver.Server.ExitContainer].
 	ExitCode int
 	Reason   string
-	// Restarts is the number of restarts after the container has exited by itself. At each exit,
-	// the container of the exit before is removed, as in the kubelet.
+	// Restarts is the number of restarts after the container has exited by itself. Of the instances
+	// that have exited, only the newest is kept, as in the kubelet.
 	Restarts int
 	// BackOff is the delay before the first restart. The delay doubles with each restart.
 	BackOff time.Duration

@@ -81,7 +81,7 @@ func TraceOf(message []byte, maps Maps, decoded int) Trace {
 		message = message[length:]
 	}
 	t.fields = string(fields)
-	t.usable = t.maps.number == decoded // if a key occurs twice, the order of entries matters
+	t.usable = t.maps.number == decoded // false if a key occurs twice, because order then matters
 	return t
 }
 

@@ -270,8 +270,8 @@ func BenchmarkHeapPerPod(b *testing.B) {
 	}
 }
 
-// benchmarkHeap reports how much heap each pod takes: for the runtime, and for what use makes of
-// it.
+// benchmarkHeap reports the heap per pod of a runtime, together with the value that the function
+// use makes from it.
 func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
 	var grown int64
 	for b.Loop() {

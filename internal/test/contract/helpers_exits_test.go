@@ -45,8 +45,8 @@ func listing(rt *plegtest.Runtime) pleg.Runtime {
 	}{rt.Plain(), rt, rt}
 }
 
-// watchListing is like watch, but its node has the runtime that listing returns, and a registry of
-// metrics.
+// watchListing is like watch, but its node has the runtime that listing returns. It also returns a
+// registry with the metrics.
 func watchListing(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent, *prometheus.Registry) {
 	t.Helper()
 	n, reg := newNodeWithMetricsOf(t, listing)

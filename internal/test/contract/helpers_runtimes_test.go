@@ -32,11 +32,11 @@ func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus
 
 func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
 
-// The method instead is a wrap for newNodeOf: it replaces the node's runtime by s.
+// The method instead can be the argument wrap of newNodeOf: it replaces the node's runtime by s.
 func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
 
-// late is a runtime whose inspections wait until the test sends to answer. They wait even after
-// their context has ended.
+// late is a runtime whose inspections wait until the test sends to answer. These inspections wait
+// even after their context has ended.
 type late struct {
 	pleg.Runtime
 	answer chan struct{}

@@ -68,8 +68,8 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
-// newOrderlyNode is newNode with one worker. The worker inspects pods in the order of their UIDs,
-// so the events of pods that change in one list are delivered in that order.
+// newOrderlyNode is like newNode, but with one worker. The worker inspects pods in the order of
+// their UIDs, so the events of pods that change in one list are delivered in that order.
 func newOrderlyNode(t *testing.T) *node { return newNode(t, pleg.WithInspectionWorkers(1)) }
 
 // newNodeOf is like newNode, but the generator uses the runtime that wrap returns for the fake
@@ -82,13 +82,13 @@ func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...
 	return n
 }
 
-// newNodeWithMetrics is newNode with a registry of metrics.
+// newNodeWithMetrics is like newNode, but also returns a registry with the metrics.
 func newNodeWithMetrics(t *testing.T, opts ...pleg.Option) (*node, *prometheus.Registry) {
 	t.Helper()
 	return newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
-// newNodeWithMetricsOf is newNodeOf with a registry of metrics.
+// newNodeWithMetricsOf is like newNodeOf, but also returns a registry with the metrics.
 func newNodeWithMetricsOf(
 	t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option,
 ) (*node, *prometheus.Registry) {

@@ -184,7 +184,7 @@ func (m *model) listen() {
 			}
 		}
 	}
-	uninspected := func(p *pleg.Pod) bool { // true if Stop cancelled the inspection of the pod
+	uninspected := func(p *pleg.Pod) bool { // Stop can have cancelled the inspection
 		s, _ := m.cache.Get(p.ID)
 		return s.Name == ""
 	}

@@ -407,8 +407,8 @@ func TestPodSyncOfALateReason(t *testing.T) {
 }
 
 // If the inspection after a death fails, the event of the death does not show how the container
-// ended. The first successful inspection is followed by a PodSync that shows it. This holds for new
-// and for inspected containers. There is no PodSync for other exited containers.
+// ended. The first successful inspection is followed by a PodSync that shows the end. This holds
+// for new and for inspected containers. There is no PodSync for other exited containers.
 func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
 	for id, status := range map[string]string{"inspected": "running", "new": "without status"} {
 		t.Run(id, func(t *testing.T) {

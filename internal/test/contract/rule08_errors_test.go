@@ -204,7 +204,7 @@ func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 // statuses of the other containers, and an error.
 type partly struct {
 	*plegtest.Runtime
-	broken atomic.Value // the ID of the container, or an empty string
+	broken atomic.Value // the ID of that container; empty for none
 }
 
 func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {

@@ -157,7 +157,7 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 }
 
 // Rule 20: a container is started again under its ID within a second of its end. Then an exit event
-// of the earlier life arrives, for the first or second time. It reports no death. The end of the
+// of the earlier life arrives, for the first or second time. This event is no death. The end of the
 // new life is a death. Each life is counted once.
 func TestRule20LateExitOfAShortPause(t *testing.T) {
 	for name, twice := range map[string]bool{"late": false, "twice": true} {

@@ -192,8 +192,8 @@ func (s storming) WatchContainerExits(ctx context.Context, connected func(), obs
 }
 
 // exitsCost returns the time that many exit events take on a node with the given number of pods.
-// One exit is of a known container, the others are of unknown ones. It takes the lowest of several
-// attempts, without garbage collection.
+// One exit is of a known container, the others are of unknown ones. The result is the lowest of
+// several attempts, without garbage collection.
 func exitsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	const unknown = 1000

@@ -116,9 +116,9 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 22: one inspection shows a late reason, and the exit of another container. Its status is too
-// old for the cache. Subscribers are still sent the late reason, and in the end the cache contains
-// it too.
+// Rule 22: one inspection shows a late reason, and the exit of another container. The status of
+// this inspection is too old for the cache. Subscribers are still sent the late reason, and in the
+// end the cache contains it too.
 func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // roundsCost returns the CPU time per inspection while a list is stuck, on a node with the given
-// number of pods. It takes the lowest of several attempts.
+// number of pods. The result is the lowest of several attempts.
 func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	for range 3 {

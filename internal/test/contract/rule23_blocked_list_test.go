@@ -190,7 +190,7 @@ func TestRule23WedgedPodsComeFirst(t *testing.T) {
 	}
 }
 
-// Rule 23: before the list became stuck, nearly as many or as many pods as there are workers were
+// Rule 23: there are eight workers, and seven or eight pods were stuck before the list became
 // stuck. The other pods are still inspected.
 func TestRule23BesideManyWedgedPods(t *testing.T) {
 	for _, wedged := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {

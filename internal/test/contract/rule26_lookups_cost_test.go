@@ -16,7 +16,7 @@ import (
 )
 
 // sharedAddressCost returns the CPU time per pod when pods with one shared address are removed, and
-// that address is looked up. It takes the lowest of two attempts, without garbage collection.
+// that address is looked up. The result is the lower of two attempts, without garbage collection.
 func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	runtime.GC()

@@ -482,8 +482,8 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 	}
 }
 
-// If a stream ignores its cancellation, Stop does not wait until it ends. No second stream is
-// opened before the first has ended.
+// If a stream ignores its cancellation, Stop does not wait until the stream ends. No second stream
+// is opened before the first has ended.
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

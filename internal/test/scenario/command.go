@@ -99,8 +99,7 @@ func (c command) parseDuration(text string) time.Duration {
 	return d
 }
 
-// number returns the value of an argument. If the argument is missing, number returns the value of
-// otherwise.
+// number returns the value of an argument, or the parameter otherwise if the argument is missing.
 func (c command) number(key string, otherwise int) int {
 	if !c.has(key) {
 		return otherwise

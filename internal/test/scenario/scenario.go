@@ -87,8 +87,8 @@ type scenario struct {
 	g       *pleg.GenericPLEG
 	watch   <-chan *pleg.PodLifecycleEvent
 
-	// Only commands write the fields below. The runtime's calls also read garbage, but only while
-	// no command runs.
+	// Only commands write the fields below. Calls to the runtime read the field garbage, but never
+	// while a command writes it.
 
 	faults        []fault
 	garbage       garbage

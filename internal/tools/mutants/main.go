@@ -66,7 +66,7 @@ func main() {
 		slices.SortFunc(chosen, func(a, b fault) int {
 			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 		})
-		for _, f := range slices.Compact(chosen) { // both && of a && b && c are at a
+		for _, f := range slices.Compact(chosen) { // a && b && c has two operators at one place
 			fmt.Println(f)
 		}
 		return
