@@ -100,7 +100,8 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case info.Mode()&os.ModeSocket == 0:
 		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
-	// An attempt may last a second longer than the call below, so that the call times out first.
+	// An attempt to connect may last a second longer than the Version call below, so that the call
+	// times out first.
 	r, err := newDialed(newDialer(path), timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)

@@ -349,7 +349,7 @@ func TestAcceptance(t *testing.T) {
 // If a Version call is lost, before the stream or while it is open, a generator's stream still
 // connects within 15 s.
 func TestLostVersionCall(t *testing.T) {
-	for lost := int32(2); lost <= 3; lost++ { // the first belongs to the list
+	for lost := int32(2); lost <= 3; lost++ { // call 1 belongs to the list
 		synctest.Test(t, func(t *testing.T) {
 			var versions atomic.Int32
 			client := &eventClient{version: func(ctx context.Context) error {

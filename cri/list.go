@@ -153,9 +153,9 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 }
 
 // listPod lists one pod. Its two calls run in parallel, because a reader or the pod's events wait
-// for them. If one call fails, the other is cancelled. The runtime may answer the calls in either
-// order, because both begin after the time of the listing. The listing promises nothing about later
-// changes.
+// for the result. If one call fails, the other is cancelled. The runtime may answer the calls in
+// either order: both calls begin after the time of the listing, and the listing promises nothing
+// about later changes.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {

@@ -26,8 +26,8 @@ const (
 	streamLasts = 500 * time.Millisecond
 )
 
-// fullList names the most frequent call. All its calls share this name, so that a repeated problem
-// is reported once.
+// fullList is the name of a full list in problems. All full lists have the same name, so that a
+// repeated problem is reported once.
 const fullList = "GetPods(all=true)"
 
 // noSuchPod is the UID of a pod that does not exist.
@@ -92,8 +92,8 @@ type conformance struct {
 	returned []returned // values that the runtime must not modify any more; guarded by mu
 }
 
-// returned is a value that the runtime returned. same compares it with a copy from the time of the
-// return.
+// returned is a value that the runtime returned. The function same reports whether the value still
+// equals a copy that was made at the return.
 type returned struct {
 	what string
 	same func() bool
