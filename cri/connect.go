@@ -40,9 +40,9 @@ func (o *options) defaultEndpoints() []string {
 }
 
 // Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for
-// it. An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect
-// tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see
-// WithHostRoot.
+// this runtime. An endpoint is "unix:///path", "unix:/path" or an absolute path. If the endpoint is
+// empty, Connect tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that
+// order; see WithHostRoot.
 //
 // Connect fails at once if the socket does not exist. If the runtime does not answer, Connect waits
 // until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The error names each

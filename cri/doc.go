@@ -163,7 +163,8 @@
 //
 //   - A call that the caller cancelled is not an error, unless the cause is a deadline.
 //   - Unimplemented is not an error for streaming lists and events.
-//   - An event stream counts when the runtime has accepted it. Its duration is the time until then.
+//   - The call for an event stream is counted when the runtime has accepted the stream. Its duration
+//     is the time until the acceptance.
 //
 // # Concurrency
 //

@@ -39,15 +39,15 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //   - if the runtime has no stream (Unimplemented);
 //   - if the runtime ends the stream within a second of accepting it, without error or event, and
 //     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
-//     connected may have been called by then;
+//     In this case, connected may already have been called;
 //   - for containerd 1.6 and 1.7, if WithoutExitEvents is set or NewRuntime made the Runtime.
 //     containerd 1.6 has no CRI stream, and 1.7 sends each event to only one of its readers: see
 //     WithSharedEventStream.
 //
 // Otherwise, for containerd 1.6 and 1.7, the method reads containerd's own stream: creations,
-// starts and removals. An event contains no pod if no list has shown its container yet. While full
-// lists fail and a container starts, a ContainerStatus call finds the container's pod, and observe
-// is called in another goroutine. If connected panics, the stream ends.
+// starts and removals. An event contains no pod if no list has shown the event's container yet. If
+// a container starts while full lists fail, a ContainerStatus call finds the container's pod, and
+// observe is called in another goroutine. If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
@@ -150,7 +150,7 @@ func (w *watch) close() {
 	_ = w.beside.wait() // the method end reports this error as the cause of the context
 }
 
-// accept records that the runtime has accepted the stream. Only the first call counts.
+// accept records that the runtime has accepted the stream. Later calls of accept do nothing.
 func (w *watch) accept() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -139,7 +139,8 @@ func TestEventsUnsupported(t *testing.T) {
 }
 
 // A terminating CRI-O ends every stream without an error, even a stream that it has just accepted.
-// The error does not wrap ErrEventsUnsupported, even if another CRI-O follows at the socket.
+// The error of the watch does not wrap ErrEventsUnsupported, even if another CRI-O then listens on
+// the socket.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)

@@ -234,10 +234,10 @@ func TestOddEncodings(t *testing.T) {
 	delta := newRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
-		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last counts
+		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last is used
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
 		item(whole, metadata("other")),                                 // metadata twice: fields are combined
-		item(whole, id("d")),                                           // the ID twice: the last counts
+		item(whole, id("d")),                                           // the ID twice: the last is used
 		item(whole),                                                    // the first item again
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // fields not in order
 		item(id("c"), uid("a"), uid("b")),                                             // a label twice

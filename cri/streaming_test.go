@@ -193,8 +193,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.expect(name, streamed)
 		}
 	}
-	// If plain lists work for a while and then become too large, the refusal no longer counts
-	// either.
+	// The same is true if plain lists work for a while and then become too large.
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
 	n.expect("first", fellBack)

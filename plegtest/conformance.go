@@ -20,7 +20,7 @@ const (
 	// callTimeout is the time within which every call must return.
 	callTimeout = 30 * time.Second
 	// startTakes limits how far FinishedAt may lie before StartedAt. containerd sets StartedAt only
-	// when the start has returned, and a container that exits at once has finished by then.
+	// when the start has returned. A container that exits at once may finish earlier.
 	startTakes = time.Second
 	// streamLasts is the time for which a stream must stay open. The test's node must be quiet.
 	streamLasts = 500 * time.Millisecond

@@ -104,7 +104,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 		times[c.name] = append(times[c.name], c.createdAt)
 	}
 	var placeBefore time.Time
-	newer := make(map[string]age) // for each name, the container that came last so far
+	newer := make(map[string]age) // by name, the container that came last in list so far
 	for i, c := range list {
 		place := times[c.name][0]
 		times[c.name] = times[c.name][1:]

@@ -25,8 +25,8 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem, when it began and what to do. It includes texts of the
-	// runtime, which are cut if they are long, and escaped.
+	// Sentence describes the worst problem, when the problem began, and what to do. Texts from the
+	// runtime are escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
 	// Notes describes the other problems, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
@@ -42,7 +42,7 @@ func (c Condition) Resembles(other Condition) bool {
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
 }
 
-// PastCondition is a Condition that did not resemble the one before it.
+// PastCondition is a Condition that did not resemble the previous Condition.
 type PastCondition struct {
 	// Time is when the Condition was first seen.
 	Time time.Time `json:"time"`

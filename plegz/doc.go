@@ -54,9 +54,9 @@
 // # History
 //
 // A subscription with the name "plegz" records history: containers and pods that are gone, events,
-// samples, and changes of the health. The subscription begins with the first request. It ends ten
-// minutes after the last request if no stream is open, or at Stop. Without a recording nothing runs,
-// and nothing is kept. WithRecording records all the time. WithHistory bounds the history, and
+// samples, and changes of the health. The subscription begins with the first request. If no stream
+// is open, it ends ten minutes after the last request, and at Stop. Without a recording nothing
+// runs, and nothing is kept. WithRecording records all the time. WithHistory bounds the history, and
 // WithPast adds what an earlier agent recorded.
 //
 // More requests do not cost the generator more. The handler reads the pods at most five times a

@@ -7,7 +7,7 @@ import (
 
 const (
 	atOnceAlive = 8               // how many of the short-lived pods exist at the same time
-	restEvery   = 50              // after this many lives, the faults pause for a comparison
+	restEvery   = 50              // number of lives between two pauses of the faults, for a comparison
 	restLimit   = 3 * time.Minute // limit for the comparison; crashed containers may first be in back-off
 )
 

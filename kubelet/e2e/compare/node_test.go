@@ -403,7 +403,7 @@ func (n *node) agrees(count int) func(shown map[string]state) bool {
 	}
 }
 
-// saidAt returns the time of the first line in a kubelet's log that contains all these words.
+// saidAt returns the time of the first line in a kubelet's log that contains all given words.
 func saidAt(log string, words ...string) (at time.Time, found bool) {
 	for line := range strings.Lines(log) {
 		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {

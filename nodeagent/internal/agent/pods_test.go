@@ -175,8 +175,8 @@ func (n *node) kill(container string) {
 }
 
 // If a container's specification changes, the agent replaces only this container. If the sandbox's
-// specification changes, it replaces the sandbox and all containers. If labels change, it replaces
-// nothing.
+// specification changes, the agent replaces the sandbox and all containers. If labels change, the
+// agent replaces nothing.
 func TestChangedSpec(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {

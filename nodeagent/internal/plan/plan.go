@@ -61,8 +61,8 @@ func Make(v View) Actions {
 	return a
 }
 
-// end returns the actions that end a pod: first its containers, then its sidecars in reverse order,
-// then its sandboxes.
+// end returns the actions that end a pod. The actions first end all containers except sidecars,
+// then the sidecars in reverse order, and then the sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))

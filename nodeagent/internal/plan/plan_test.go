@@ -74,7 +74,7 @@ func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 	return s
 }
 
-// startError changes a status: the starts of its exited containers have failed.
+// startError changes a status so that the starts of its exited containers have failed.
 func startError(s *pleg.PodStatus) *pleg.PodStatus { return withReason(s, "StartError") }
 
 // withReason sets the reason of the exited containers in a status, and returns the status.
