@@ -1,5 +1,5 @@
-// Package cri makes a pleg.Runtime of any container runtime that speaks CRI v1: containerd, also as a
-// part of k3s, CRI-O, and cri-dockerd.
+// Package cri makes a pleg.Runtime of any container runtime that speaks CRI v1: containerd (also as
+// a part of k3s), CRI-O, and cri-dockerd.
 //
 //	runtime, err := cri.Connect(ctx, "") // or the address of a socket
 //	if err != nil {
@@ -163,8 +163,8 @@
 //
 //   - A call that the caller cancelled is not an error, unless the cause is a deadline.
 //   - Unimplemented is not an error for streaming lists and events.
-//   - The call for an event stream is counted when the runtime has accepted the stream. Its duration
-//     is the time until the acceptance.
+//   - The call for an event stream is counted when the runtime has accepted the stream. Its
+//     duration is the time until the acceptance.
 //
 // # Concurrency
 //

@@ -161,8 +161,8 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 	}
 }
 
-// If the kernel's queue of events overflows, the watch ends with an error, so that lists find the
-// missed exits.
+// If the kernel's queue of events overflows, the watch ends with an error. After the error, the
+// generator finds the missed exits by a list.
 func TestExitFilesOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)

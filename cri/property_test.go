@@ -246,7 +246,7 @@ func TestOddEncodings(t *testing.T) {
 		item(id("c"), uid("a"), uid("a")),                                             // twice with one value
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // one more label
 		item(id("c"), uid("a")),                                                       // the pod's name removed
-		item(id("c"), entry(8, "app", "x")),                                           // only a label that the package ignores
+		item(id("c"), entry(8, "app", "x")),                                           // only an ignored label
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // a label with an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // one more annotation
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // the annotation twice

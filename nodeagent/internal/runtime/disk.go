@@ -140,8 +140,8 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 	return err
 }
 
-// Collect removes the volumes and logs of pods that no longer exist. If an agent is killed during
-// the removal of a pod, such files are left.
+// Collect removes the volumes and logs of pods that no longer exist. An agent that is killed during
+// the removal of a pod leaves such files.
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
 		entries, _ := os.ReadDir(dir) // the directory may not exist yet
