@@ -87,7 +87,7 @@ func TestWatchContainerExits(t *testing.T) {
 	app, proxy := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "proxy")
 	w := watchExits(t, r)
 	subscribed(t, s, w)
-	// A stream is no longer a call in flight once it was accepted.
+	// Once a stream is accepted, it no longer counts as a call in flight.
 	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 
 	must(t, s.ExitContainer(app, 3, ""))
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Subscribe"); got != test.streams {
 				t.Errorf("%d streams were opened", got)
 			}
-			// The runtime may refuse the stream before its Version call is made.
+			// If the runtime refuses the stream early, the Version call is not made.
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
@@ -370,7 +370,8 @@ func TestTaskExits(t *testing.T) {
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
-			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // otherwise it takes the next event
+			// Otherwise the old subscriber would take the next event.
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 })
 		}
 	})
 }

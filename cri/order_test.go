@@ -52,8 +52,8 @@ func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Contai
 
 // Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then by ID.
 // Containers are sorted by creation time, newest first, then by attempt, then by ID. Then the
-// containers of each name are put in the order of their attempts. In each case, the criteria after
-// the deciding one would give the opposite order.
+// containers of each name are put in the order of their attempts. In each test case, one criterion
+// decides, and all later criteria would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string

@@ -26,7 +26,7 @@ type Event struct {
 	ContainerID string                     `json:"containerID,omitempty"`
 	Sandbox     bool                       `json:"sandbox,omitempty"`
 	Event       pleg.PodLifeCycleEventType `json:"event"`
-	// Initial is true if this had happened before the subscription began.
+	// Initial is true if the event had happened before the subscription began.
 	Initial bool `json:"initial,omitempty"`
 	// State is created, running, exited or unknown for a container, and ready or not ready for a
 	// sandbox. It is missing if the container or sandbox is gone.
@@ -59,8 +59,8 @@ const (
 	sandboxNotReady = "not ready"
 )
 
-// NewEvent describes an event that was read at now, with what the generator's cache holds of the
-// pod's sandboxes and of the error of its inspection. It does not block.
+// NewEvent describes an event. now is when the event was read. From the generator's cache, NewEvent
+// takes a sandbox's status and the error of the pod's last inspection. It does not block.
 func NewEvent(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now time.Time) Event {
 	v := Event{
 		Time: now, Namespace: clip(e.Pod.Namespace), Pod: clip(e.Pod.Name), PodUID: types.UID(clip(string(e.ID))),

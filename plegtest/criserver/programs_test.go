@@ -54,7 +54,7 @@ func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *
 	})
 }
 
-// run runs a container of an image in a new pod.
+// run creates and starts a container of an image in a new pod.
 func (w *writer) run(image string, args ...string) (id string) {
 	w.t.Helper()
 	sandbox := w.sandbox("pod-" + image)

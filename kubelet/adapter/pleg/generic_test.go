@@ -278,9 +278,9 @@ func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), ob
 	}
 }
 
-// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, but publishes the end
-// only when the runtime's status shows it. A PodSync comes at that time. If the runtime's status
-// takes too long, another PodSync comes before.
+// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once. It publishes the exit
+// only when the runtime's status shows it. The generator then sends a PodSync. If the runtime's
+// status takes longer than syncAfter, the generator has sent one more PodSync by then.
 func TestEndsArePublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
