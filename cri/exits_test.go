@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// Of containerd's events, only exits of containers with a known code are reported.
+// Of containerd's events, only exits of containers are reported, and only if the code is known.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)
@@ -376,8 +376,8 @@ func TestTaskExits(t *testing.T) {
 	})
 }
 
-// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its
-// exit is not reported, because its PID is not the container's PID in the bundle.
+// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. The
+// command's exit is not reported, because the command's PID is not the PID in the bundle.
 func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)

@@ -124,8 +124,9 @@ func TestOrderWithinAPod(t *testing.T) {
 	}
 }
 
-// Statuses are sorted by the creation times in the statuses, newest first, because cri-dockerd
-// lists only whole seconds. Statuses of one name are sorted by attempt.
+// Statuses are sorted by the creation times in the statuses, newest first. The times in the lists
+// are not exact enough, because cri-dockerd lists whole seconds. Statuses of one name are sorted by
+// attempt.
 func TestOrderOfStatuses(t *testing.T) {
 	const second = int64(time.Second)
 	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20,

@@ -21,8 +21,8 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// This file reads containerd's own events. It decodes the messages by hand, because they are small,
-// and every user of the package would otherwise depend on containerd's API.
+// This file reads containerd's own events. It decodes the small messages by hand, because otherwise
+// every user of the package would depend on containerd's API.
 //
 //	SubscribeRequest { repeated string filters = 1; }
 //	Envelope         { Timestamp timestamp = 1; string namespace = 2; string topic = 3; Any event = 4; }

@@ -78,7 +78,7 @@ func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {
 // utf8Codec is a codec for one call. It decodes with unmarshal, which replaces invalid UTF-8.
 type utf8Codec struct {
 	requestCodec
-	used  bool   // true once it has decoded a message
+	used  bool   // true once the codec has decoded a message
 	found badSet // the bad data in the last decoded message
 }
 

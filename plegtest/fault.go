@@ -136,8 +136,8 @@ func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	return f.Err
 }
 
-// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
-// of heal does nothing.
+// Inject starts a fault. The returned function heal ends the fault and releases the calls that the
+// fault blocks. A second call of heal does nothing.
 func (r *Runtime) Inject(f Fault) (heal func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -320,7 +320,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// isHidden reports whether a character is not printable, so that it could control a terminal.
+// isHidden reports whether a character is not printable. Such a character could control a terminal.
 func isHidden(r rune) bool { return !unicode.IsPrint(r) }
 
 func TestAddressInUse(t *testing.T) {

@@ -20,8 +20,8 @@ type Event struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	PodUID    types.UID `json:"podUID"`
-	// Container and ContainerID name the container or sandbox. A PodSync has them only if it corrects
-	// how the container ended. A sandbox has no name.
+	// Container and ContainerID name the container or sandbox. A PodSync has these fields only if
+	// it corrects how the container ended. A sandbox has no name.
 	Container   string                     `json:"container,omitempty"`
 	ContainerID string                     `json:"containerID,omitempty"`
 	Sandbox     bool                       `json:"sandbox,omitempty"`
@@ -34,16 +34,16 @@ type Event struct {
 	// IP is the sandbox's address.
 	IP           string `json:"ip,omitempty"`
 	RestartCount int    `json:"restartCount,omitempty"`
-	// CreatedAt, StartedAt and FinishedAt are the runtime's times: CreatedAt of a sandbox, the others
-	// of a container.
+	// CreatedAt, StartedAt and FinishedAt are the runtime's times. CreatedAt is that of a sandbox.
+	// StartedAt and FinishedAt are those of a container.
 	CreatedAt  time.Time `json:"createdAt,omitzero"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// ExitCode and Reason say how the container exited.
 	ExitCode *int   `json:"exitCode,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-	// Unconfirmed is true if an exit event has reported the exit, and the runtime's status has not shown
-	// it yet. A PodSync may correct the exit, and ContainerEnded reports its final reason.
+	// Unconfirmed is true if an exit event has reported the exit, and the runtime's status has not
+	// shown it yet. A PodSync may correct the exit, and ContainerEnded reports its final reason.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// Error is why the pod could not be inspected.
 	Error string `json:"error,omitempty"`
@@ -105,8 +105,8 @@ func (v *Event) addStatus(s *pleg.Status) {
 	}
 }
 
-// addSandbox adds the sandbox's status. The runtime reports when it began to make a sandbox, but not
-// when the sandbox was ready or ended.
+// addSandbox adds the sandbox's status. The runtime reports when it began to make a sandbox, but
+// not when the sandbox was ready or ended.
 func (v *Event) addSandbox(pod *pleg.PodStatus) {
 	i := slices.IndexFunc(pod.SandboxStatuses, func(s *runtimeapi.PodSandboxStatus) bool { return s.Id == v.ContainerID })
 	if i < 0 {

@@ -61,8 +61,8 @@ type Controls interface {
 
 	// OOMKill kills a process of a running container because the container has used up its memory.
 	// The killed process is not the container's first process. The reason of the container's later
-	// exit will be "OOMKilled", whatever the exit code. containerd shows that reason from now on,
-	// while the container runs.
+	// exit will be "OOMKilled", whatever the exit code. containerd shows that reason at once, while
+	// the container still runs.
 	OOMKill(containerID string) error
 
 	// EventStats returns the counts of the events so far.
@@ -105,8 +105,9 @@ type EventStats struct {
 }
 
 // TaskExit is the end of a process, as containerd reports it in its own stream of events. The
-// models of containerd report the end of each container, sandbox and command before it appears in
-// lists, statuses and CRI's events. While a model is down, it reports no ends.
+// models of containerd report the end of each container, sandbox and command. The report comes
+// before the end appears in lists, statuses and CRI's events. While a model is down, it reports no
+// ends.
 type TaskExit struct {
 	// ContainerID is the ID of the container or sandbox.
 	ContainerID string

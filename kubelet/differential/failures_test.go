@@ -65,8 +65,8 @@ type failing struct {
 	kubelet *kubeletSide
 	perfect *kubeletSide
 	here    *plegSide
-	// failed are the pods with at least one failed inspection. lastGood is the cached content after
-	// the last successful inspection.
+	// failed contains the pods with at least one failed inspection. lastGood contains each pod's
+	// cached content after its last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
 	// kubeletTold and told are the states after the events of the two generators.

@@ -159,8 +159,8 @@ const (
 	deleteTopic = "/containers/delete"
 )
 
-// topics returns the topics in a SubscribeRequest. It fails if the models do not support a filter
-// in it.
+// topics returns the topics in a SubscribeRequest. It fails if the request contains a filter that
+// the models do not support.
 func topics(request rawMessage) (list []string, err error) {
 	for len(request) > 0 {
 		number, _, n := protowire.ConsumeTag(request)

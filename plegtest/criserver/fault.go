@@ -58,8 +58,8 @@ type injectedFault struct {
 	hits   int           // guarded by callGuard.mu
 }
 
-// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
-// of heal does nothing.
+// Inject starts a fault. The returned function heal ends the fault and releases the calls that the
+// fault blocks. A second call of heal does nothing.
 func (s *Server) Inject(f Fault) (heal func()) {
 	g := s.guard
 	in := &injectedFault{Fault: f, healed: make(chan struct{})}

@@ -65,7 +65,7 @@ type PodConfig struct {
 	// RuntimeHandler is the runtime handler. Empty means the default handler.
 	RuntimeHandler string
 
-	asGiven bool // true if a client set all labels and annotations
+	asGiven bool // true if the server must not add the kubelet's labels and annotations
 }
 
 // ContainerConfig describes a container.
@@ -80,7 +80,7 @@ type ContainerConfig struct {
 	// it. 0 selects a PID that no real process can have.
 	PID int
 
-	asGiven bool // true if a client set all labels and annotations
+	asGiven bool // true if the server must not add the kubelet's labels and annotations
 }
 
 // simSandbox is a simulated sandbox. The messages in its fields item and status are never modified,

@@ -177,8 +177,8 @@ func TestProgramsStop(t *testing.T) {
 	})
 }
 
-// If a sandbox is stopped, its programs are killed. After it is removed, no sandbox or container is
-// left.
+// If a sandbox is stopped, its programs are killed. After the sandbox is removed, no sandbox or
+// container is left.
 func TestProgramsEndWithTheirSandbox(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		id := w.run("stubborn")

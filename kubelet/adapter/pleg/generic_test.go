@@ -125,8 +125,8 @@ func take(g *GenericPLEG) []PodLifecycleEvent {
 	return events
 }
 
-// TestEventHasThePodListed shows that a runtime event is a hint. It makes the generator list and
-// inspect the pod, without a full list, and send the pod's event.
+// TestEventHasThePodListed shows what the generator does after a runtime event. It lists and
+// inspects the pod, without a full list, and sends the pod's event.
 func TestEventHasThePodListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -168,7 +168,7 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 }
 
 // TestEndsHaveTheirReason shows that the adapter passes on the exit code and the reason. The
-// library counts them.
+// library counts exits by reason.
 func TestEndsHaveTheirReason(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateExited}
 	status, err := podRuntime{runtime}.GetPodStatus(t.Context(), convertPod(runtime.pod()))

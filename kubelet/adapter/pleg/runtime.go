@@ -99,9 +99,9 @@ type nodeRuntime struct {
 	ends     *seenEnds // a pointer, because NewGenericPLEG before 1.36 makes a copy of this struct
 }
 
-// NodeRuntime adds inputs to runtime that the kubelet does not pass to its generator: its CRI
-// client for events, the endpoint for exit events, and its runtime-request-timeout. It is the only
-// call that must be added to kubelet.go.
+// NodeRuntime returns runtime with inputs that the kubelet does not pass to its generator: the
+// kubelet's CRI client for events, the endpoint for exit events, and the runtime-request-timeout.
+// Only a call of NodeRuntime must be added to kubelet.go.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
 	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}
