@@ -10,8 +10,7 @@ import (
 // its cgroup or a line of /proc/<pid>/cgroup. It knows the path formats of containerd, CRI-O,
 // cri-dockerd and kata, with the systemd and the cgroupfs driver. If containers are nested, it
 // returns the ID of the outermost, which is the pod's container. For kata, it returns the ID of the
-// sandbox. ok is false if the process is not in a pod's container. CRI-O's conmon is not, for
-// example.
+// sandbox. ok is false if the process is not in a pod's container. CRI-O's conmon is an example.
 //
 // The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, an unprivileged
 // container has its own namespace. A reader in such a namespace sees paths of its own container
@@ -42,7 +41,7 @@ func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 func fromCgroup(path string) (uid types.UID, id string) {
 	// The kernel adds " (deleted)" if the process is a zombie and its cgroup was removed.
 	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
-	inPods := false // true from the kubelet's own element of the path on
+	inPods := false // true once an element of the kubelet has been found
 	next := false   // true if a pod or a container may follow the previous element
 	for element := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(element, "user@") && strings.HasSuffix(element, ".service") {

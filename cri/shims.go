@@ -52,8 +52,8 @@ const (
 	// awayAfter is how long containerd may take to accept the stream of exits, or to answer a full
 	// list, before the shims are asked.
 	awayAfter = 2 * time.Second
-	// shimPeriod is the interval between two steps while the shims are asked. Each step reads the
-	// bundles and repeats failed calls.
+	// shimPeriod is the longest interval between two steps while the shims are asked. Each step
+	// reads the bundles and repeats failed calls.
 	shimPeriod = time.Second
 	// maxExitCode is the highest exit code of a process on Linux.
 	maxExitCode = 255
@@ -85,7 +85,7 @@ type shimWatch struct {
 	readers sync.WaitGroup // the goroutines that read answers
 
 	// The fields away, wasAway and held are used only in the goroutine of run.
-	away    time.Time // the first step after the last outage; the last step if the outage goes on
+	away    time.Time // time of the last step in an outage, or of the first step after the outage
 	wasAway bool      // true if containerd was away in the last step
 	held    int       // the number of outages whose calls to the shims have ended
 

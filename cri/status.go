@@ -36,8 +36,8 @@ var errOtherID = errors.New("the answer is about another one")
 //
 // For ten seconds after an inspection first showed the exit of a container, each GetPodStatus asks
 // for the container's status. Then the status has settled. GetPodStatus returns the settled status
-// until a list does not show the container, or shows it in another state. The package documentation
-// explains the reason.
+// until a list no longer shows the container, or shows it in another state. The package
+// documentation explains the reason.
 //
 // Container statuses are sorted by creation time, newest first. Statuses with the same container
 // name are sorted by attempt.

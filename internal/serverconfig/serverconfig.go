@@ -114,8 +114,8 @@ type TaskExit struct {
 	// ID is the ID of the process: ContainerID for the container's first process, another ID for a
 	// command in the container. SendTaskExit replaces an empty ID by ContainerID.
 	ID string
-	// PID is the process's PID. SendTaskExit replaces 0 by the PID of a container whose
-	// configuration sets none.
+	// PID is the process's PID. SendTaskExit replaces 0 by the container's default PID, which the
+	// first process has unless the container's configuration sets another PID.
 	PID uint32
 	// ExitCode is the exit code.
 	ExitCode uint32

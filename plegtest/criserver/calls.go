@@ -191,7 +191,7 @@ type guardedStream struct {
 	sent   int
 }
 
-// RecvMsg receives the request. Then it applies the faults' Delay, Block, Cut and Err.
+// RecvMsg receives the request. Then it applies the first effects of each fault: see before.
 func (g *guardedStream) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err

@@ -41,7 +41,7 @@ type eventHub struct {
 	window  int
 	waiting []*runtimeapi.ContainerEventResponse // collected by ShuffleEvents and not sent yet
 	stats   serverconfig.EventStats
-	since   time.Time // when the current call of broadcast began; zero if there is none
+	since   time.Time // when the event that is being broadcast arrived; zero if there is none
 }
 
 // breakage ends all streams that are open when its channel is closed.
@@ -213,7 +213,7 @@ func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.
 	}
 }
 
-// readersAt returns the readers, and records now as the start of a broadcast.
+// readersAt returns the readers, and sets the field since to now.
 func (h *eventHub) readersAt(now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()

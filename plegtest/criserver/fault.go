@@ -86,20 +86,22 @@ func (s *Server) Heal() {
 	s.guard.faults = nil
 }
 
-// Fail makes calls of method fail with err until heal is called. Only calls that name object fail,
-// or all if object is empty. For other faults see Inject.
+// Fail makes calls of the given method fail with err until heal is called. Only calls that name the
+// object fail, or all calls if object is empty. For other faults see Inject.
 func (s *Server) Fail(method, object string, err error) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Err: err})
 }
 
-// Delay makes calls of method take the time d until heal is called. Only calls that name object are
-// affected, or all if object is empty. If a call's context ends first, the call returns its error.
+// Delay makes calls of the given method take the time d until heal is called. Only calls that name
+// the object are affected, or all calls if object is empty. If a call's context ends first, the
+// call returns the context's error.
 func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Delay: d})
 }
 
-// Block makes calls of method block until heal is called. Only calls that name object are affected,
-// or all if object is empty. If a call's context ends first, the call returns the context's error.
+// Block makes calls of the given method block until heal is called. Only calls that name the object
+// are affected, or all calls if object is empty. If a call's context ends first, the call returns
+// the context's error.
 func (s *Server) Block(method, object string) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Block: true})
 }
