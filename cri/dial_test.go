@@ -388,7 +388,8 @@ func TestDialSearches(t *testing.T) {
 	waitFor(t, func() bool { return listsPod(t, r, "web") })
 }
 
-// With WithHostRoot, sockets and exit files are looked for below the directory of the host's root.
+// With WithHostRoot, package cri looks for sockets and exit files below the directory where the
+// host's root is mounted.
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()

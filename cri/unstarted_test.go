@@ -40,8 +40,8 @@ func (s *stub) showSandbox(as string) {
 	}
 }
 
-// If cri-dockerd lists a sandbox as not ready, its state is unknown until a full list or a pod list
-// has shown the sandbox ready or with a container.
+// If cri-dockerd lists a sandbox as not ready, the sandbox's state is unknown at first. The state
+// is known after a full list or a pod list has shown the sandbox ready or with a container.
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
 		name, runtime string

@@ -310,7 +310,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	return r.listed
 }
 
-// ofAll returns the full list pods if all is true. Otherwise it returns only the running part.
+// ofAll returns pods if all is true. Otherwise it returns only what runs, as GetPods does.
 func ofAll(pods []*pleg.Pod, all bool) []*pleg.Pod {
 	if all {
 		return pods

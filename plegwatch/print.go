@@ -159,7 +159,7 @@ func (p *textPrinter) timeText(t time.Time) string {
 	return t.Format(dateLayout)
 }
 
-// format returns a line of the table. The texts may hold anything.
+// format returns a line of the table. It escapes the texts, because they may contain anything.
 func (p *textPrinter) format(c cells) string {
 	c.pod, c.container, c.state = printable.Text(c.pod), printable.Text(c.container), printable.Text(c.state)
 	timeWidth := len(dateLayout)
@@ -236,7 +236,7 @@ func (l line) lagText() string {
 	}
 }
 
-// red is the escape sequence of what went wrong.
+// red is the escape sequence for lines that report a problem.
 const red = "\x1b[31m"
 
 // colourCode is the escape sequence of a line's colour; empty for none.

@@ -14,8 +14,8 @@ type audience struct {
 	// requested events.
 	told map[string]int
 	seen int
-	// due counts the transitions since the beginning of the subscription, including those to the
-	// levels that existed then.
+	// due counts the transitions since the subscription began. The transitions from zero to the levels
+	// at that time count too.
 	due int
 }
 
