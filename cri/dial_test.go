@@ -31,7 +31,7 @@ import (
 // missingSocket returns a path that does not exist, so attempts to connect fail at once.
 func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
 
-// pointTo makes path a link to the server's socket, in one step.
+// pointTo atomically replaces the file at path by a link to the server's socket.
 func pointTo(t *testing.T, path string, s *criserver.Server) {
 	t.Helper()
 	next := path + ".next"

@@ -120,7 +120,8 @@ func label(b *broken) {
 // secret must not appear in the text of a problem.
 const secret = "hunter2"
 
-// relabel returns a function that labels the pod "a" and makes GetPod return an edited copy of it.
+// relabel returns a function that labels the pod "a" and makes GetPod return an edited copy of the
+// pod.
 func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
 	return func(b *broken) {
 		label(b)

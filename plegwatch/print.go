@@ -135,7 +135,7 @@ func (p *textPrinter) printHealth(h healthLine) error {
 	return p.write(cells{p.timeText(h.Time), "-", "-", string(h.Level), h.Sentence, "-", "-"}, colour)
 }
 
-// write writes a row, and the heading before the first.
+// write writes a row. Before the first row, it writes the heading.
 func (p *textPrinter) write(c cells, colour string) error {
 	if !p.headed {
 		p.headed = true

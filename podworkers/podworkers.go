@@ -42,9 +42,9 @@ type Result struct {
 	// Acted is true if Sync did something. The worker then ignores the other fields. It calls Sync
 	// again at once, with a status that was observed after Sync returned.
 	Acted bool
-	// After limits, in real time, how long the worker waits for an event before it calls Sync
-	// again. Zero or less means no limit. If After is positive, the worker waits even if its pod is
-	// gone.
+	// After is the longest time that the worker waits for an event before it calls Sync again. The
+	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
+	// its pod is gone.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.

@@ -139,7 +139,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start starts the pumps, which wait for slow readers until Halt.
+// From Start until Halt, the goroutines of the method pump send events to slow readers.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

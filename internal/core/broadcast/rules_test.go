@@ -71,7 +71,7 @@ func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
 // everything is a short name for the options of a subscription.
 type everything = broadcast.Options[update, event]
 
-// station is a broadcaster with the rules levels. It counts the discarded transitions.
+// station is a broadcaster with the rules of the type levels. It counts the discarded transitions.
 type station struct {
 	*broadcast.Broadcaster[string, update, event]
 	discarded int // guarded by the broadcaster's lock

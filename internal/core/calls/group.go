@@ -40,7 +40,7 @@ type Group[K comparable] struct {
 type call struct {
 	info    Info
 	cancel  context.CancelCauseFunc
-	ended   chan struct{} // closed after done has returned
+	ended   chan struct{} // closed after the function done has returned
 	stopped atomic.Bool   // true once Stop has cancelled the call
 }
 

@@ -321,7 +321,7 @@ func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	})
 }
 
-// Stop returns only after done has returned.
+// Stop returns only after the function done has returned.
 func TestStopWaitsForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()

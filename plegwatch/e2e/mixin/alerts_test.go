@@ -185,8 +185,8 @@ func empty(prom *promServer, queries []query) string {
 	return strings.Join(none, ", ")
 }
 
-// victims are the containers that faults hit, each in its own pod. The pod's sandbox can run a
-// second container, whose start makes the generator inspect the pod.
+// victims are the containers that faults hit, each in its own pod. A second container can run in
+// the pod's sandbox. When it starts, the generator inspects the pod.
 type victims struct{ hangs, fails, outgrows, crashes container }
 
 type container struct{ sandbox, id string }
