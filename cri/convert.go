@@ -117,8 +117,8 @@ func showSandbox(p *runtimeapi.PodSandbox, by reading) shown {
 }
 
 // shownBy converts the labels that containers and sandboxes have in common. Without
-// WithPodsByMetadata, only the label decides which pod an item belongs to, not a sandbox's
-// metadata: GetPod filters by the label, and full lists must agree with GetPod.
+// WithPodsByMetadata, only the label decides to which pod an item belongs. A sandbox's metadata
+// does not, because GetPod filters by the label, and full lists must agree with GetPod.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],

@@ -46,9 +46,9 @@ const maxSocketPath = 107
 // If the endpoint is empty, each attempt tries the default sockets as Connect does. The first
 // socket at which a runtime answers is the endpoint from then on.
 //
-// Dial fails only if no runtime can ever be at the endpoint: its scheme is not unix, or its path is
-// relative, too long for a socket, or ends in a slash. It does not fail if the path does not exist,
-// or is a file or a directory, because a socket may be there later.
+// Dial fails only if no runtime can ever be at the endpoint. Then its scheme is not unix, or its
+// path is relative, too long for a socket, or ends in a slash. It does not fail if the path does
+// not exist, or is a file or a directory, because a socket may be there later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	d := new(dialer)
 	if endpoint == "" {

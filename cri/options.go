@@ -88,9 +88,9 @@ func WithExitsDir(dir string) Option {
 
 // WithStateDir is for containerd: it sets containerd's state directory, as this process sees it.
 // There, WatchContainerExits finds the containers whose shims it asks while containerd is away. By
-// default it looks in the folder of containerd's socket, then at the socket's path without ".sock",
-// and then in the directory that containerd's verbose Status names. If dir is empty, the shims are
-// not asked. Other runtimes do not use this directory.
+// default it looks in the folder of containerd's socket, then at the socket's path without ".sock".
+// Then it looks in the directory that containerd's verbose Status names. If dir is empty, the shims
+// are not asked. Other runtimes do not use this directory.
 func WithStateDir(dir string) Option {
 	return func(o *options) { o.stateDir, o.stateDirGiven = dir, true }
 }

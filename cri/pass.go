@@ -9,8 +9,8 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// The bounds of one list, of sandboxes or of containers, over all messages of a stream. No node
-// comes near these bounds: a node runs some hundred pods, and a list that is not streamed must fit
+// These limits apply to one list, of sandboxes or of containers, over all messages of a stream. No
+// node comes near them. A node runs some hundred pods, and a list that is not streamed must fit
 // into a quarter of maxListBytes.
 const (
 	maxListItems     = 100_000

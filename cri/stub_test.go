@@ -29,9 +29,9 @@ type (
 
 // stub is a client whose answers the test sets. If a call has no method here, the call panics.
 //
-// With a chunk size, it uses the codec of a call as gRPC does: it passes the encoded answer to the
-// codec in buffers of that size, and overwrites the buffers when they are freed. Without a chunk
-// size, it ignores call options, as fakes do.
+// With a chunk size, stub uses the codec of a call as gRPC does. It passes the encoded answer to
+// the codec in buffers of that size, and overwrites freed buffers. Without a chunk size, it ignores
+// call options, as fakes do.
 type stub struct {
 	name    string // the name in the answer to Version; empty for "stub"
 	version string // the version in the answer to Version; empty for "1.0"

@@ -21,8 +21,8 @@ func dockerNode() *stub {
 	return &stub{name: "docker", chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("o", "other")}}
 }
 
-// showSandbox sets how the node lists the sandbox "s" of the pod "uid": as "ready", "down" (not
-// ready), "used" (not ready, with a container) or "gone".
+// showSandbox sets how the node lists the sandbox "s" of the pod "uid": as "ready", "down", "used"
+// or "gone". down and used are not ready, and used has a container.
 func (s *stub) showSandbox(as string) {
 	s.sandboxes, s.containers = s.sandboxes[:1:1], nil
 	if as == "gone" {

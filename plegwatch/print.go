@@ -84,7 +84,7 @@ func (p jsonPrinter) write(v any) error {
 	return err
 }
 
-// textPrinter prints a table. On a terminal, lines are as wide as the terminal: the last columns
+// textPrinter prints a table. On a terminal, lines are as wide as the terminal. The last columns
 // are dropped if they do not fit, and long names are shortened in the middle. A state is never cut.
 // In a file or a pipe, nothing is cut, and times include the date.
 type textPrinter struct {
@@ -253,8 +253,8 @@ func (l line) colourCode() string {
 	}
 }
 
-// shorten cuts the middle out of a text that is wider than its column, because the start and the
-// end of a pod's name identify it best.
+// If a text is wider than its column, shorten cuts out the middle. The start and the end of a pod's
+// name identify the pod best.
 func shorten(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s

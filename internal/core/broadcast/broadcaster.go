@@ -149,7 +149,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt stops the pumps and ends all subscriptions except the lasting ones, which keep their undelivered events.
+// Halt stops the pumps and ends all subscriptions except lasting ones. These keep pending events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {

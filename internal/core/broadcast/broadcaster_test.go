@@ -369,7 +369,7 @@ func TestCommittedEventsAreDelivered(t *testing.T) {
 	})
 }
 
-// growth returns the number of bytes by which the heap grows while do runs.
+// growth returns the number of bytes by which the heap grows while the function do runs.
 func growth(do func()) int {
 	heap := func() int {
 		runtime.GC()

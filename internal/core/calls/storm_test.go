@@ -109,7 +109,7 @@ func TestGroup(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		for left := g.InFlight(); len(left) > 0; left = g.InFlight() { // until the function done has returned
+		for left := g.InFlight(); len(left) > 0; left = g.InFlight() { // until done() has returned
 			runtime.Gosched()
 		}
 	}
