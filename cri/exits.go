@@ -60,9 +60,9 @@ const exitRetryUnsupported = 5 * time.Minute
 // too. If the stream or the watch of the folder fails, WatchContainerExits tries again as long as
 // it finds the bundles of containerd's shims. Without bundles, it returns.
 //
-// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents, for a
-// Runtime that NewRuntime made without WithExitsDir, and if the runtime has neither a stream nor
-// shims.
+// If there is no witness, the error wraps pleg.ErrEventsUnsupported. This is the case with
+// WithoutExitEvents, and for a Runtime that NewRuntime made without WithExitsDir. It is also the
+// case if the runtime has neither a stream nor shims.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents
@@ -273,8 +273,8 @@ func (e *exitWatches) listed(begun time.Time, err error) {
 	}
 }
 
-// lists returns two times: begun is when the running full list began, or zero if none runs.
-// succeeded is when the last successful full list began.
+// lists returns the time begun, when the running full list began; zero if none runs. It also
+// returns the time succeeded, when the last successful full list began.
 func (e *exitWatches) lists() (begun, succeeded time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // These limits apply to one list, of sandboxes or of containers, over all messages of a stream. No
-// node comes near them. A node runs some hundred pods, and a list that is not streamed must fit
-// into a quarter of maxListBytes.
+// node comes near these limits. A node runs some hundred pods, and a list that is not streamed must
+// fit into a quarter of maxListBytes.
 const (
 	maxListItems     = 100_000
 	maxListBytes     = 4 * maxReceivedBytes
