@@ -43,7 +43,7 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the full ID of a container or sandbox, or its first shortestID characters
+	indexContainer indexKind = iota // a container's or sandbox's full ID, or the start of it (see shortestID)
 	indexName
 	indexIP // an address in canonical form
 )
@@ -52,8 +52,8 @@ func containerKey(id string) indexKey { return indexKey{indexContainer, "", id} 
 
 func shortKey(id string) indexKey { return containerKey(id[:min(len(id), shortestID)]) }
 
-// replace computes the keys of a pod's entry, updates the index, and returns the keys. was is the
-// entry before the change. For most pods, the keys stay the same.
+// replace computes the keys of a pod's new entry e, updates the index, and returns the keys. "was"
+// is the pod's old entry. For most pods, the keys stay the same.
 func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	x.keys = appendKeys(x.keys[:0], e.listed, e.status)
 	if slices.Equal(was.keys, x.keys) {
@@ -75,7 +75,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	}
 	for _, key := range was.keys {
 		switch {
-		case kept[key] || x.pods[key][uid] != nil: // the second condition is true if was.keys contains the key twice
+		case kept[key] || x.pods[key][uid] != nil: // already marked as lost if was.keys repeats the key
 		case last == nil:
 			x.remove(key, uid)
 		default:
@@ -88,7 +88,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	return now
 }
 
-// advance sets the current time, and deletes the lost keys that are too old or too many.
+// advance sets the current time, and deletes lost keys according to goneTime and maxGone.
 func (x *cacheIndex) advance(now time.Time) {
 	x.now = now
 	for len(x.gone) > maxGone || len(x.gone) > 0 && now.Sub(x.gone[0].status.GoneAt) > goneTime {
