@@ -330,7 +330,7 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 
 // ByIP returns the statuses of the pods with an IPv4 or IPv6 address in any form. Pods with a ready
 // sandbox come first, then ended pods that keep the address, each group newest first. Pods that
-// have lost the address come last. The host's address finds every pod for which the runtime reports
+// have lost the address come last. The host's address finds all pods that the runtime reports with
 // it.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})

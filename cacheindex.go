@@ -43,7 +43,7 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // a container's or sandbox's full ID, or the start of it (see shortestID)
+	indexContainer indexKind = iota // the full ID of a container or sandbox, or its start
 	indexName
 	indexIP // an address in canonical form
 )

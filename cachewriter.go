@@ -40,8 +40,8 @@ func (c *PodCache) store(uid types.UID, status *PodStatus, err error, made, obse
 	c.setLocked(uid, status, err, observed.Time, held)
 }
 
-// storeExits stores the status in newer of each container of the pod that newer shows exited. The
-// time at which the pod was observed stays the same.
+// storeExits stores the newer statuses of the pod's exited containers. The time at which the pod
+// was observed stays the same.
 func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

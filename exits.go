@@ -41,8 +41,8 @@ func givesWay(s *Status, code int) bool {
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
 
 // withExits returns the pod with the exits in rec.statuses, because an outdated list may still show
-// an exited container running. If rec.listed already shows the exit, the container was restarted.
-// So the method compare must call withExits before it replaces rec.listed.
+// an exited container running. It skips exits that rec.listed shows: a container that runs after its
+// exit was restarted. So the method compare must call withExits before it replaces rec.listed.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod
@@ -272,7 +272,7 @@ func (r *reconciler) died(rec *podRecord, id string) {
 		return
 	}
 	r.countGone(rec, id, e)
-	// If the restart was not published, the last two deaths are one death for subscribers.
+	// If the restart was not published, the last two deaths are one for subscribers, settled once.
 	settled := e.settled && isExited(find(rec.published.containers(), id))
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
@@ -284,8 +284,8 @@ func (r *reconciler) died(rec *podRecord, id string) {
 // more inspection looks for the reason.
 //
 // asOf is when the last inspection began; zero if there was none. If no inspection can proceed,
-// asOf is the present time. settled is true if any end was settled. Handle then calls OnContainerEnded. Other
-// subscribers are sent a PodSync if the end changed.
+// asOf is the present time. settled is true if any end was settled. Handle then calls
+// OnContainerEnded. Other subscribers are sent a PodSync if the end changed.
 func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -356,7 +356,7 @@ func (r *reconciler) countEnd(e *end, s *Status) {
 	}
 }
 
-// exitStatus applies an exit event to the status last or, if it is nil, to the listed container c.
+// exitStatus applies an exit event to the last status or, if it is nil, to the listed container c.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)

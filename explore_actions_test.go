@@ -435,7 +435,7 @@ func (w *world) nextOfCall(f *flight, as []action) []action {
 	return as
 }
 
-// reads calls yield with each state of a pod that the call can have read by now.
+// reads passes to yield all levels of a pod that the call can have read by now.
 func (w *world) reads(f *flight, p int, yield func(levels)) {
 	from, to := f.began[p], w.truth[p]
 	var of levels

@@ -276,13 +276,13 @@ func describeCall(c RuntimeCall) string { return strings.TrimSuffix(c.Method+" o
 //
 //   - No relist has succeeded yet.
 //   - The last successful relist began longer ago than the threshold.
-//   - Two or more pods have inspections older than the threshold. No inspection succeeded in that time.
+//   - Inspections of two or more pods are older than the threshold, and so is the last success.
 //
 // One stuck pod never makes a node unhealthy. While a pod is stuck, healthy pods are inspected as
 // canaries, six times within the threshold.
 //
 // The error names the stuck call, its pod or container, and its age, or the last error, or both. If
-// a full list is stuck, it also names other stuck calls, and counts the pods inspected since.
+// a full list is stuck, the error also names other stuck calls and counts the pods inspected since.
 // Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()

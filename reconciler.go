@@ -44,7 +44,7 @@ type reconciler struct {
 
 	// fullSucceeded is when the last successful full list began; zero for none.
 	fullSucceeded time.Time
-	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when that list failed.
+	// listErr is the last full list's error; nil if it succeeded. listErrAt is when that list failed.
 	listErr   error
 	listErrAt time.Time
 	// listFailingSince is when the first of the consecutive failed full lists ended.

@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// request requests a new list of the pod. If the runtime cannot list one pod, the full list of the next
-// period answers. The method requestPod would request a full list at once.
+// request requests a new list of the pod. If the runtime cannot list one pod, the full list of the
+// next period answers. The method requestPod would request a full list at once.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }

@@ -26,8 +26,7 @@ var methods = [...]string{
 	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
 }
 
-// maxHints bounds the hints, exits and unknown pods in store, in case a faulty runtime reports
-// many.
+// maxHints bounds the stored hints, exits and unknown pods, in case a faulty runtime reports many.
 const maxHints = 10000
 
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
@@ -41,8 +40,8 @@ type inputs struct {
 	// inspect (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods named by events. The empty UID stands for all pods. It is set if an event
-	// names no pod, if the stream was connected, or if there are more than maxHints hints.
+	// hints are the pods named by events. The empty UID stands for all pods: it is added for an event
+	// without a pod, for a new stream, and above maxHints hints.
 	hints map[types.UID]struct{}
 	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit

@@ -139,7 +139,7 @@ const (
 	synced     PodLifeCycleEventType = "synced"
 )
 
-// events makes the handler's events that lead from the update delivered to u; see inSteps.
+// events returns the handler's events that lead from the delivered update to u; see inSteps.
 func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
 	if u.uid == syncedUID && h.OnSynced != nil {
 		return []*PodLifecycleEvent{{Type: synced}}

@@ -105,7 +105,7 @@ func (updateRules) Initial(u *update) *update {
 	return &initial
 }
 
-// events is a function that makes the events for a subscriber that goes from one update to another.
+// events is a function that returns the events that lead from the delivered update to the update u.
 type events func(delivered, u *update) []*PodLifecycleEvent
 
 // inSteps makes two steps if the subscriber was sent no update of the pod. The first step leads to
@@ -175,7 +175,7 @@ func (u *update) listed() *Pod {
 	return u.pod
 }
 
-// since returns the transitions that lead from the update delivered to u. delivered may be nil.
+// since returns the transitions that lead from the delivered update, which may be nil, to u.
 func (u *update) since(delivered *update) []transition {
 	return deliverable(appendTransitions(nil, delivered.listed(), u.pod))
 }
@@ -194,15 +194,15 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	return amended
 }
 
-// amends reports whether the status now shows an end that the status sent, perhaps nil, does not.
+// amends reports whether the new status (now) shows an end that the old status (sent) does not.
 func amends(now, sent *Status) bool {
 	return hasExited(now) && (!hasExited(sent) ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. It merges the updates earlier and later. From earlier, it
-// keeps the initial pod, a PodSync and statuses for the events after the update delivered. If the
-// update later causes no events, Coalesce also keeps earlier's list and cause.
+// Coalesce implements broadcast.Rules. From the earlier update, the result keeps what the events
+// since the delivered update need: the initial pod, a PodSync and statuses. If the later update
+// causes no events, the result also keeps the list and cause of the earlier update.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil && !later.unseen {
