@@ -18,7 +18,7 @@ type cacheIndex struct {
 	// gone contains the keys that pods have lost, oldest first.
 	gone []*goneKey
 	now  time.Time  // zero without a generator; lost keys are then not kept
-	keys []indexKey // a buffer that replace uses again
+	keys []indexKey // a buffer for the method replace
 }
 
 // goneKey is a key that a pod has lost. status is the pod's last status with the key, with GoneAt set.

@@ -85,7 +85,7 @@ func (s *Status) id() string {
 	return s.ID.ID
 }
 
-// find returns the first item with an ID; nil for none.
+// find returns the first item with the ID, or nil.
 func find[T identified](list []T, id string) (found T) {
 	for _, item := range list {
 		if item.id() == id {
@@ -126,7 +126,7 @@ func (p *Pod) sandboxes() []*Container {
 	return p.Sandboxes
 }
 
-// in returns a copy of the container with another state.
+// The method in returns a copy of the container with another state.
 func (c *Container) in(state State) *Container {
 	is := *c
 	is.State = state

@@ -68,8 +68,8 @@ type problem struct {
 	rest int // an index into rests; -1 if the world was not brought to rest
 }
 
-// explore visits states until limit is reached or, unless allowed is zero, until that time has
-// passed. It returns the first problem. all is true if it visited every state.
+// explore visits states until their number reaches limit or the time allowed has passed; an allowed
+// time of zero is no limit. It returns the first problem. all is true if it visited every state.
 func (x *exploration) explore(limit int, allowed time.Duration) (found *problem, all bool) {
 	end := time.Now().Add(allowed)
 	first := x.replay(nil)

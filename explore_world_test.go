@@ -215,7 +215,7 @@ func (w *world) subscribe() {
 	w.follow = append(w.follow, &follower{events: events})
 }
 
-// noteClock records the truth when the clock shows a time for the first time.
+// noteClock records the truth for each new time of the clock.
 func (w *world) noteClock() {
 	if n := len(w.reached); n == 0 || w.clock.After(w.reached[n-1].at) {
 		w.reached = append(w.reached, reached{w.clock, w.truth})
@@ -285,7 +285,7 @@ func (w *world) step() {
 	w.drain()
 	for p := range w.scope.pods {
 		if _, ok := w.in.reinspects[podUID(p)]; ok {
-			w.syncs[p] = true // check clears it if the pod is absent
+			w.syncs[p] = true // w.check clears it if the pod is absent
 		}
 	}
 	w.in = inputs{}

@@ -219,7 +219,7 @@ func (h *health) listCause() error {
 	}
 }
 
-// whileListIsStuck names the other stuck calls, and counts the pods inspected since the full list became stuck.
+// The method whileListIsStuck returns other stuck calls, and the number of pods inspected since.
 func (h *health) whileListIsStuck() string {
 	stuck := h.StuckRelist
 	switch i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.ObjectID != "" }); {

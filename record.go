@@ -168,8 +168,8 @@ type end struct {
 	// endedBy is a time by which the newest death, or at least the previous death, had occurred; zero
 	// if unknown. An exit event that is not later than endedBy reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown at
-	// first, since is when the runtime's status first showed the end.
+	// since is when the reconciler learned of the death. A status that first shows an end that was
+	// unconfirmed or unknown before sets it again.
 	since time.Time
 	// settled is true once the end was reported as settled; see settle.
 	settled bool

@@ -92,7 +92,7 @@ func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 	return failed
 }
 
-// succeeded adds the successful list in flight. found must contain every pod that the list may wait for.
+// succeeded adds a full list that has succeeded. found must contain all pods that it may wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := &succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {

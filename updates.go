@@ -209,7 +209,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 		both.first = earlier.beginning()
 		delivered = both.first
 	}
-	both.initialEnds = earlier.initialEnds // later updates add none
+	both.initialEnds = earlier.initialEnds // later updates contain no new ones
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
 	last := len(later.since(earlier))
@@ -224,7 +224,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 // undelivered end. They are not sorted. The slice is shared and never modified.
 type lastStatuses []*Status
 
-// with returns the statuses in l. For containers of the pods that l lacks, it adds those in older.
+// The method with returns l and, for the pods' containers that l lacks, their statuses in older.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
 	for _, c := range itemsOf(pods...) {

@@ -182,7 +182,7 @@ func TestDescribe(t *testing.T) {
 	cache := pleg.NewCache()
 	g := pleg.New(rt, pleg.WithCache(cache), pleg.WithLogger(klog.Logger{}))
 	events := g.Watch()
-	// look relists, and describes the events of the container.
+	// look calls Relist, and returns the descriptions of the container's events.
 	look := func() (lines []line) {
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
