@@ -178,8 +178,8 @@ type cacheEntry struct {
 	held bool
 }
 
-// withListed returns the status. If the list shows more, it returns a copy completed from the list:
-// containers, sandboxes and, if no inspection has succeeded, the pod's name and labels.
+// withListed returns the status, or a copy with the listed containers and sandboxes that the status
+// lacks. If no inspection has succeeded, the copy also has the listed name and labels of the pod.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status

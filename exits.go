@@ -41,8 +41,8 @@ func givesWay(s *Status, code int) bool {
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
 
 // withExits returns the pod with the exits in rec.statuses, because an outdated list may still show
-// an exited container running. It skips exits that rec.listed shows: a container that runs after its
-// exit was restarted. So the method compare must call withExits before it replaces rec.listed.
+// an exited container running. It skips exits that rec.listed shows: a container that runs after
+// its exit was restarted. So the method compare must call withExits before it replaces rec.listed.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod

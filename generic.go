@@ -276,8 +276,7 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 
 // RequestRelist requests a list of one pod; its name comes from the kubelet. It does not block. The
 // next list of the pod that begins after the call answers this and all earlier requests. If the
-// runtime does not implement PodGetter, a full list is requested instead.
-// An empty UID is ignored.
+// runtime does not implement PodGetter, a full list is requested instead. An empty UID is ignored.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })

@@ -114,7 +114,7 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 }
 
 // storeAgreeing stores a status that agrees with the record; the newest list then confirms the
-// status. If a PodSync or an inspection was requested meanwhile, the pod is inspected again.
+// status. If a caller requested a PodSync, or endCheck came due, the pod is inspected again.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {

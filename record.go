@@ -12,8 +12,8 @@ type podRecord struct {
 	// in flight, and StuckSince is when the oldest unanswered slow inspection began.
 	schedule.Entry
 
-	// The next fields describe the pod in the lists. If two lists of the pod overlap, the list that completes first is
-	// believed, and the other list is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
+	// The next fields describe the pod in the lists. If a pod list and a full list overlap, the list
+	// that completes first is believed, and the other is dropped. A pod's pod lists never overlap.
 
 	// pod is the pod in the newest believed list, without bad data; nil if absent. Exits that a status or
 	// an exit event has shown are applied to pod, unless the list shows another life of the container.
@@ -168,8 +168,8 @@ type end struct {
 	// endedBy is a time by which the newest death, or at least the previous death, had occurred; zero
 	// if unknown. An exit event that is not later than endedBy reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death. A status that first shows an end that was
-	// unconfirmed or unknown before sets it again.
+	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown, the
+	// first status with the end sets since again.
 	since time.Time
 	// settled is true once the end was reported as settled; see settle.
 	settled bool
