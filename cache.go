@@ -22,26 +22,26 @@ import (
 // does not depend on the number of pods. GetNewerThan and LookupNewerThan wait for state that was
 // observed after a given time. Statuses are never nil, are shared, and must not be modified.
 //
-// ByContainerID, ByName and ByIP also find pods and containers that are listed but not yet inspected. Such a
-// status contains only the listed fields: name, image, state and labels. A lost container, name or address is
-// still found for one minute by the generator's clock, because flow logs and kernel events arrive late. The
-// result is then the last status with that container, name or address, and its GoneAt is set. The cache keeps
-// at most 20,000 lost entries, two for each container. A cache without a generator keeps none.
+// ByContainerID, ByName and ByIP also find pods and containers that are listed but not inspected.
+// Of these, the result contains only the name, image, state and labels. For one minute of the
+// generator's clock, these methods also find a pod by a container, name or address it has lost,
+// because flow logs and kernel events arrive late. The result is then the last status with that
+// key, and GoneAt is set. The cache keeps at most 20,000 lost keys, two for each container. A cache
+// without a generator keeps none.
 //
 // Set, SetObservedTime, Delete and UpdateTime are for a cache without a generator. A generator does
 // not notice calls of these methods, and readers may then be given wrong or old state.
 type PodCache struct {
 	mu      sync.RWMutex // guards the fields below
 	entries map[types.UID]*cacheEntry
-	// index finds pods by container ID, name and address.
-	index cacheIndex
+	index   cacheIndex
 	// global is when the newest full list began.
 	global    time.Time
 	readers   map[types.UID]map[*blockedReader]bool
 	onBlocked func(uid types.UID) // called before a reader blocks; nil without a generator
 }
 
-// blockedReader is a reader that waits for newer state. ch has room for its one reading, so sending never blocks.
+// blockedReader is a reader that waits for newer state. ch has a buffer for one answer.
 type blockedReader struct {
 	minTime time.Time
 	ch      chan reading
@@ -130,7 +130,7 @@ func (c *PodCache) entryLocked(uid types.UID) *cacheEntry {
 	return e
 }
 
-// forgetLocked deletes an entry without status and listed pod, unless it is held or newer than the last full list.
+// forgetLocked deletes an entry without a status or a listed pod if full lists confirm the absence.
 func (c *PodCache) forgetLocked(uid types.UID, e *cacheEntry) {
 	if e.status == nil && e.listed == nil && !e.held && !e.observed.After(c.global) {
 		delete(c.entries, uid)
@@ -236,7 +236,6 @@ func (c *PodCache) readLocked(uid types.UID) reading {
 	return reading{emptyStatus(uid), false, nil}
 }
 
-// blockLocked adds a blocked reader.
 func (c *PodCache) blockLocked(uid types.UID, minTime time.Time) *blockedReader {
 	r := &blockedReader{minTime: minTime, ch: make(chan reading, 1)}
 	if c.readers[uid] == nil {
@@ -329,9 +328,10 @@ func (c *PodCache) ByName(namespace, name string) []*PodStatus {
 	return c.find(indexKey{indexName, namespace, name})
 }
 
-// ByIP returns the statuses of the pods with an IPv4 or IPv6 address, written in any form. Pods with a ready sandbox
-// come first, then ended pods that keep the address, each group newest first. Pods that have lost the address come
-// last. If the runtime reports the host's address for pods on its network, the address finds all of them.
+// ByIP returns the statuses of the pods with an IPv4 or IPv6 address in any form. Pods with a ready
+// sandbox come first, then ended pods that keep the address, each group newest first. Pods that
+// have lost the address come last. The host's address finds all pods that the runtime reports with
+// it.
 func (c *PodCache) ByIP(ip string) []*PodStatus {
 	return c.find(indexKey{indexIP, "", canonicalIP(ip)})
 }
@@ -360,7 +360,7 @@ func (c *PodCache) find(key indexKey) (statuses []*PodStatus) {
 	return statuses
 }
 
-// indexLocked updates the index after a change of e.status or e.listed. was is the entry before the change.
+// indexLocked updates the index after e.status or e.listed has changed. "was" is the old entry.
 func (c *PodCache) indexLocked(uid types.UID, e, was *cacheEntry) {
 	e.keys = c.index.replace(uid, e, was)
 }

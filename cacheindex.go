@@ -18,7 +18,7 @@ type cacheIndex struct {
 	// gone contains the keys that pods have lost, oldest first.
 	gone []*goneKey
 	now  time.Time  // zero without a generator; lost keys are then not kept
-	keys []indexKey // a buffer that replace uses again
+	keys []indexKey // a buffer for the method replace
 }
 
 // goneKey is a key that a pod has lost. status is the pod's last status with the key, with GoneAt set.
@@ -43,7 +43,7 @@ type indexKey struct {
 type indexKind uint8
 
 const (
-	indexContainer indexKind = iota // the full ID of a container or sandbox, or its first shortestID characters
+	indexContainer indexKind = iota // the full ID of a container or sandbox, or its start
 	indexName
 	indexIP // an address in canonical form
 )
@@ -52,8 +52,8 @@ func containerKey(id string) indexKey { return indexKey{indexContainer, "", id} 
 
 func shortKey(id string) indexKey { return containerKey(id[:min(len(id), shortestID)]) }
 
-// replace computes the keys of a pod's entry, updates the index, and returns the keys. was is the
-// entry before the change. For most pods, the keys stay the same.
+// replace computes the keys of a pod's new entry e, updates the index, and returns the keys. "was"
+// is the pod's old entry. For most pods, the keys stay the same.
 func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	x.keys = appendKeys(x.keys[:0], e.listed, e.status)
 	if slices.Equal(was.keys, x.keys) {
@@ -75,7 +75,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	}
 	for _, key := range was.keys {
 		switch {
-		case kept[key] || x.pods[key][uid] != nil: // the second condition is true if was.keys contains the key twice
+		case kept[key] || x.pods[key][uid] != nil: // already marked as lost if was.keys repeats the key
 		case last == nil:
 			x.remove(key, uid)
 		default:
@@ -88,7 +88,7 @@ func (x *cacheIndex) replace(uid types.UID, e, was *cacheEntry) []indexKey {
 	return now
 }
 
-// advance sets the current time, and deletes the lost keys that are too old or too many.
+// advance sets the current time, and deletes lost keys according to goneTime and maxGone.
 func (x *cacheIndex) advance(now time.Time) {
 	x.now = now
 	for len(x.gone) > maxGone || len(x.gone) > 0 && now.Sub(x.gone[0].status.GoneAt) > goneTime {
@@ -178,8 +178,8 @@ type cacheEntry struct {
 	held bool
 }
 
-// withListed returns the status. If the list shows more, it returns a copy completed from the list:
-// containers, sandboxes and, if no inspection has succeeded, the pod's name and labels.
+// withListed returns the status, or a copy with the listed containers and sandboxes that the status
+// lacks. If no inspection has succeeded, the copy also has the listed name and labels of the pod.
 func (e *cacheEntry) withListed(uid types.UID) *PodStatus {
 	status := cmp.Or(e.status, emptyStatus(uid))
 	full := *status

@@ -10,8 +10,8 @@ import (
 
 // Only the generator calls the methods below.
 
-// giveTo empties the cache for a generator. A reader calls onBlocked in its own goroutine before it
-// blocks, and holds no lock meanwhile. onBlocked must not block.
+// giveTo empties the cache for a generator. Before a reader blocks, it calls onBlocked in its own
+// goroutine, without a lock. onBlocked must not block.
 func (c *PodCache) giveTo(onBlocked func(uid types.UID)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,8 +40,8 @@ func (c *PodCache) store(uid types.UID, status *PodStatus, err error, made, obse
 	c.setLocked(uid, status, err, observed.Time, held)
 }
 
-// storeExits replaces the statuses of exited containers by their statuses in newer, and adds
-// missing ones. The time at which the pod was observed stays the same.
+// storeExits stores the newer statuses of the pod's exited containers. The time at which the pod
+// was observed stays the same.
 func (c *PodCache) storeExits(pod *Pod, newer map[string]*Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

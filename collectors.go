@@ -9,7 +9,7 @@ import (
 // gauge is a metric. Its value is read from the health when the metric is collected.
 type gauge struct {
 	desc *prometheus.Desc
-	// read calls set once for each value, with the label's value if the gauge has a label.
+	// The function read passes each value to set, with the label's value if the gauge has a label.
 	read func(h *health, set setGauge)
 }
 
@@ -73,7 +73,7 @@ type collector struct {
 }
 
 // Collectors returns the collectors of the generator's metrics, and the runtime if it is a
-// prometheus.Collector. Metrics with a kubelet's name come first. WithRegisterer registers all of them.
+// prometheus.Collector. Metrics with names of the kubelet come first. WithRegisterer registers all.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
 	m := g.metrics
 	kubelets := []prometheus.Collector{
@@ -111,7 +111,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// countFailing returns the number of failing pods for which meant returns true.
+// countFailing counts the failing pods p for which meant(p) is true.
 func (h *health) countFailing(meant func(FailingPod) bool) (n float64) {
 	for _, p := range h.FailingPods {
 		n += oneIf[float64](meant(p))

@@ -16,7 +16,7 @@ type transition struct {
 	sandbox   bool
 }
 
-// containerChanged means that a container is now created or unknown: inspect its pod, but send no event.
+// containerChanged is a change to the state created or unknown. It causes an inspection, no event.
 const containerChanged PodLifeCycleEventType = "ContainerChanged"
 
 // appendTransitions appends the transitions of a pod between two lists. A nil pod is absent. Known
@@ -64,7 +64,7 @@ func appendStep(ts []transition, was, is *Container, sandbox bool) []transition 
 	return append(ts, transition{ContainerRemoved, was, sandbox})
 }
 
-// entered maps each state to the event of a container that enters it.
+// entered maps each state to the event for a container that enters the state.
 var entered = [...]PodLifeCycleEventType{
 	plegUnknown: containerChanged, plegRunning: ContainerStarted, plegExited: ContainerDied,
 }
@@ -85,7 +85,7 @@ func (s *Status) id() string {
 	return s.ID.ID
 }
 
-// find returns the first item with an ID; nil for none.
+// find returns the first item with the ID, or nil.
 func find[T identified](list []T, id string) (found T) {
 	for _, item := range list {
 		if item.id() == id {
@@ -104,7 +104,7 @@ func finder[T identified](list []T) func(id string) T {
 		}
 		if byID == nil {
 			byID = make(map[string]T, len(list))
-			for i := len(list) - 1; i >= 0; i-- { // so that the first item with an ID wins
+			for i := len(list) - 1; i >= 0; i-- { // backwards, so that byID keeps the first item with an ID
 				byID[list[i].id()] = list[i]
 			}
 		}
@@ -126,7 +126,7 @@ func (p *Pod) sandboxes() []*Container {
 	return p.Sandboxes
 }
 
-// in returns a copy of the container with another state.
+// The method in returns a copy of the container with another state.
 func (c *Container) in(state State) *Container {
 	is := *c
 	is.State = state
@@ -184,7 +184,7 @@ func listedStatus(c *Container) *Status {
 	}
 }
 
-// withStatuses returns a list in which a status in others replaces the status of the same container.
+// withStatuses returns the list, with the statuses from others for the containers in others.
 func withStatuses(list []*Status, others map[string]*Status) []*Status {
 	list, _ = rewrite(list, func(s *Status) *Status { return cmp.Or(others[s.ID.ID], s) })
 	return list

@@ -41,11 +41,11 @@ var (
 	errStreamEnded = errors.New("the runtime ended the stream")
 )
 
-// eventClient keeps one of the runtime's streams open: the stream of events, which are only hints, or of exits.
+// eventClient keeps one of the runtime's streams open: the stream of events or the stream of exits.
 type eventClient struct {
 	method string
 	watch  func(ctx context.Context, s *stream) error
-	// hints is true for the stream of events. Only that stream is counted in the kubelet's metrics.
+	// hints is true for the stream of events. The kubelet's metrics count only that stream.
 	hints   bool
 	clock   clock.Clock
 	calls   *calls.Group[*schedule.Call]
@@ -59,11 +59,11 @@ type eventClient struct {
 	current     *stream
 	connectedAt time.Time
 
-	// left delivers the result of a stream that followOnce stopped waiting for. Only follow's goroutine uses it.
+	// left receives the result of a stream that followOnce abandoned. Only follow's goroutine uses it.
 	left <-chan error
 }
 
-// status returns the state of the stream. A nil client is off.
+// status returns the state of the stream. The state of a nil client is StreamOff.
 func (e *eventClient) status() StreamReport {
 	if e == nil {
 		return StreamReport{State: StreamOff}
@@ -255,7 +255,7 @@ type StreamReport struct {
 	Since time.Time `json:"since,omitzero"`
 	// LastEvent is when the last event or exit arrived.
 	LastEvent time.Time `json:"lastEvent,omitzero"`
-	// Error is why the last stream ended, or the last attempt to open it. It is kept while connected and after Stop.
+	// Error is why the last stream or attempt ended. A new connection or Stop does not clear Error.
 	Error string `json:"error,omitempty"`
 	// NextTry is when the stream is opened again.
 	NextTry time.Time `json:"nextTry,omitzero"`

@@ -14,7 +14,7 @@ import (
 )
 
 // The Go blocks of docs/ADOPTING.md are copied from this file, so that they compile and are tested.
-// TestSnippetsAreOfExamples compares the two.
+// TestSnippetsAreOfExamples compares the document with this file.
 
 // This example is for programs with koordlet's handlers for pods and containers that appear and
 // disappear.

@@ -21,7 +21,7 @@ import (
 )
 
 // The Go block of docs/REFERENCE.md and some blocks of docs/GUIDE.md are copied from this file.
-// TestSnippetsAreOfExamples compares them.
+// TestSnippetsAreOfExamples compares the documents with this file.
 
 // hack/compat.sh runs this test in modules that pin the dependency versions of other projects.
 func TestWebStarts(t *testing.T) {

@@ -99,8 +99,8 @@ func ExampleGenericPLEG_Subscribe() {
 	// ContainerStarted web-sandbox
 }
 
-// This worker waits until the cache has observed the worker's own last action. While it waits, the
-// pod is listed at once, not only in the next period.
+// This worker waits until the cache shows the result of the worker's last action. The generator
+// then lists the pod at once, and does not wait for the next period.
 func ExamplePodCache_LookupNewerThan() {
 	runtime := plegtest.NewRuntime()
 	cache := pleg.NewCache()

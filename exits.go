@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file merges every list (withExits), status (takeStatus) and exit event (takeExit) into the records. A container
-// only goes forward: from created to running to exited. Once a status or an exit event has shown an exit, a list or
-// status that shows the container running is outdated, and is corrected. If only a list has shown the exit, a status
-// that shows the container running is stored unchanged, and disagrees with the list. See rules 20 to 22 of
-// docs/CONTRACT.md.
+// This file merges lists (withExits), statuses (takeStatus) and exit events (takeExit) into the
+// records. A container only goes forward: from created to running to exited. If a status or an exit
+// event has shown an exit, later answers that show the container running are outdated and
+// corrected. If only a list has shown the exit, a status that shows the container running is not
+// corrected; see contradicted and rules 20 to 22 of docs/CONTRACT.md.
 //
-// A runtime may start a container again with the same ID. The container then has another life. A list shows another
-// life if the container runs after it had exited; a status shows it with another StartedAt. The start and the end of
-// one life are not compared, because a runtime that is short of CPU may record the start later than the end.
+// A container that the runtime starts again with the same ID has another life. A list shows another
+// life if an exited container runs again; a status, if StartedAt changes. The start and the end of
+// a life are not compared: a runtime that is short of CPU may record the start after the end.
 //
-// A status is Unconfirmed if only an exit event has shown the exit. It has EndUnknown if the runtime does not know the
-// exit code, and reports 255 "Unknown". Some runtimes report 255 with another reason until they know the code. A
-// program may also exit with 255. That end counts as known, but another code replaces it.
+// Unconfirmed: only an exit event has shown the exit. EndUnknown: the runtime does not know the
+// exit code, and reports 255 "Unknown". With another reason, 255 may be the program's code, or a
+// substitute until the runtime knows the code. It counts as known, but another code replaces it.
 
 const (
 	// unsureCode is the exit code that runtimes report if they do not know it.
@@ -28,7 +28,7 @@ const (
 	// reasonCheckWait is how long after a death the pod is inspected again. containerd 2 reports a
 	// reason such as OOMKilled 10 to 500 ms late.
 	reasonCheckWait = 2 * time.Second
-	// unconfirmedWait is how long after a death an unconfirmed end may stay unsettled.
+	// unconfirmedWait is the time from a death until an unconfirmed or unknown end is settled.
 	unconfirmedWait = 10 * time.Second
 )
 
@@ -40,9 +40,9 @@ func givesWay(s *Status, code int) bool {
 // isOver reports whether the newest status of a container shows it exited.
 func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]) }
 
-// withExits returns the pod with the exits in rec.statuses, because an outdated list may still show an
-// exited container running. A container that rec.listed shows exited stays unchanged: if the new list shows
-// it running, it was started again. Therefore, compare must call withExits before it replaces rec.listed.
+// withExits returns the pod with the exits in rec.statuses, because an outdated list may still show
+// an exited container running. It skips exits that rec.listed shows: a container that runs after
+// its exit was restarted. So the method compare must call withExits before it replaces rec.listed.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
 	if pod == nil || len(rec.statuses) == 0 {
 		return pod
@@ -53,12 +53,12 @@ func (rec *podRecord) withExits(pod *Pod) *Pod {
 	})
 }
 
-// withExited sets the containers that match to exited. It copies the pod if it changes.
+// withExited is withState with the state exited.
 func withExited(pod *Pod, exited func(id string) bool) *Pod {
 	return withState(pod, ContainerStateExited, exited)
 }
 
-// withState sets the state of the containers that match. It copies the pod if it changes.
+// withState returns pod, or a copy with the given state in the containers selected by the callback.
 func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 	containers, changed := rewrite(pod.containers(), func(c *Container) *Container {
 		if c.State == state || !are(c.ID.ID) {
@@ -89,7 +89,7 @@ func (rec *podRecord) awaitsExits() bool {
 	return false
 }
 
-// takeExit applies an exit event to a container of the record. news is false if the event changes nothing.
+// takeExit applies an exit event to a container. It returns true if the record has changed.
 func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (news bool) {
 	id := c.ID.ID
 	last, ended := rec.statuses[id], rec.ends[id]
@@ -104,15 +104,15 @@ func (r *reconciler) takeExit(rec *podRecord, c *Container, e ContainerExit) (ne
 		r.died(rec, id)
 		r.metrics.countTransitions(1, CauseExit)
 	}
-	if rec.inspecting != nil { // otherwise its result might publish a start after the death
+	if rec.inspecting != nil { // its result must not publish a start after the death
 		rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	}
 	return true
 }
 
 // takeStatus merges a status with the known exits: it corrects the status, and records exits that
-// only the status shows. anotherLife is true if the status, but no list yet, shows that an exited
-// container was started again.
+// only the status shows. anotherLife is true if the status shows a restart of an exited container
+// that no list has shown yet.
 func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife bool) {
 	var corrected map[string]*Status // by container ID; set if the record knows more about the end
 	pod := finder(rec.pod.containers())
@@ -152,18 +152,18 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 				r.died(rec, id)
 			}
 		case !hasExited(last), c != nil && !isExited(c): // no exit is known, or a list has shown another life
-			// If the end of the previous life is unknown, the start of this life is the latest time for it.
+			// If the end of the previous life is unknown, that life ended before this life started.
 			if last != nil && (ended == nil || ended.restarted) && !last.StartedAt.IsZero() && startedAgain(last, s) {
 				put(&rec.ends, id, &end{endedBy: s.StartedAt, restarted: true})
 			}
 			rec.setStatus(s)
 		case startedAgain(last, s) || ended != nil && ended.settled && last.StartedAt.IsZero() && last.Unconfirmed &&
-			s.StartedAt.After(last.FinishedAt.Add(unconfirmedWait)): // no status has shown the life that ended
+			s.StartedAt.After(last.FinishedAt.Add(unconfirmedWait)): // only an exit event has shown the earlier life
 			rec.setStatus(s)
 			rec.listed = withState(rec.listed, ContainerStateUnknown, func(other string) bool { return other == id })
 			anotherLife = true // the next list now differs from rec.listed, so it is compared
 		default:
-			if last.Unconfirmed && s.State == ContainerStateRunning { // all other fields of the status are newer
+			if last.Unconfirmed && s.State == ContainerStateRunning { // keep the exit; s is newer in all other fields
 				started := last.StartedAt
 				last = exitStatus(s, nil, ContainerExit{ExitCode: last.ExitCode, FinishedAt: last.FinishedAt}, last.FinishedAt)
 				if s.StartedAt.After(last.FinishedAt) { // perhaps the start of another life
@@ -184,17 +184,16 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 	return anotherLife
 }
 
-// startedAgain reports whether s shows another life of the container than last. If last comes from
-// an exit event alone, the start of its life is unknown, and startedAgain returns false.
+// startedAgain reports whether the statuses last and s show two lives of the container. It returns
+// false if last comes from an exit event alone, because the start of that life is unknown.
 func startedAgain(last, s *Status) bool {
 	return !s.StartedAt.IsZero() && !s.StartedAt.Equal(last.StartedAt) && !(last.StartedAt.IsZero() && last.Unconfirmed)
 }
 
-// setStatus stores the newest status of a container.
 func (rec *podRecord) setStatus(s *Status) { put(&rec.statuses, s.ID.ID, s) }
 
-// forgetStatuses deletes the record's statuses of containers that are not needed and are not in statuses or rec.ends.
-// A deleted exit becomes an early exit, because a list that began earlier may still show the container.
+// forgetStatuses deletes the status of each container that is not in needed, statuses or rec.ends.
+// A known exit moves to earlyExits, because a list that began earlier may still show the container.
 func (r *reconciler) forgetStatuses(rec *podRecord, statuses []*Status) {
 	if len(rec.statuses) <= len(statuses) {
 		return
@@ -269,23 +268,24 @@ func (r *reconciler) died(rec *podRecord, id string) {
 		e = &end{restarted: true}
 		put(&rec.ends, id, e)
 	}
-	if !e.restarted { // the death is known: the container was only unknown in between
+	if !e.restarted { // the death is recorded already: since then, the container was only unknown
 		return
 	}
 	r.countGone(rec, id, e)
-	// A subscriber that was not sent the restart sees the two deaths as one death, which is settled only once.
+	// If the restart was not published, the last two deaths are one for subscribers, settled once.
 	settled := e.settled && isExited(find(rec.published.containers(), id))
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
 
-// settle settles the ends of a pod and counts them. The first status with a known end settles it if the reason is
-// Completed, or if the end is initial. Other reasons may change. An inspection that began reasonCheckWait after the
-// death settles them, even if the inspection fails or is slow. An unknown or unconfirmed end is settled after
-// unconfirmedWait. If a status shows such an end later, one more inspection looks for its reason.
+// settle settles the ends of a pod and counts them. A status with a known end settles the end if
+// the reason is Completed or the end is initial. Any other reason may change, so an inspection that
+// began reasonCheckWait after the death settles the end, even if the inspection fails or is slow.
+// An unknown or unconfirmed end is settled after unconfirmedWait. If a status shows it later, one
+// more inspection looks for the reason.
 //
-// asOf is when the last inspection began; zero if there was none. It is the present time if no inspection can proceed.
-// settled is true if any end was settled. Handle then calls OnContainerEnded. Other subscribers are sent a PodSync if
-// the end changed.
+// asOf is when the last inspection began; zero if there was none. If no inspection can proceed,
+// asOf is the present time. settled is true if any end was settled. Handle then calls
+// OnContainerEnded. Other subscribers are sent a PodSync if the end changed.
 func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 	rec.due[endCheck] = time.Time{}
 	for id, e := range rec.ends {
@@ -293,7 +293,7 @@ func (r *reconciler) settle(rec *podRecord, asOf time.Time) (settled bool) {
 		if e.restarted || !hasExited(s) && !e.initial {
 			continue
 		}
-		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt is when the runtime noticed it
+		if knows(s) && (s.Unconfirmed || s.ExitCode != unsureCode) { // otherwise, FinishedAt may come after the end
 			e.endedBy = later(e.endedBy, s.FinishedAt)
 		}
 		confirmed, check := knows(s) && !s.Unconfirmed, e.since.Add(reasonCheckWait)
@@ -337,8 +337,8 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 	})
 }
 
-// countGone counts a death by its last known status, because the container is gone or was started again, and no later
-// status can explain the death. Handler.events sends the end at the removal or the next start of the container.
+// countGone counts the death of a container that is gone or was started again, by the last known
+// status. Handler.events sends the end at the removal or the restart of the container.
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	s := rec.statuses[id]
 	if e.restarted {
@@ -356,7 +356,7 @@ func (r *reconciler) countEnd(e *end, s *Status) {
 	}
 }
 
-// exitStatus applies an exit event to the last status or, if last is nil, to the status of the listed container.
+// exitStatus applies an exit event to the last status or, if it is nil, to the listed container c.
 func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Status {
 	if last == nil {
 		last = listedStatus(c)
@@ -374,7 +374,7 @@ func exitStatus(last *Status, c *Container, e ContainerExit, now time.Time) *Sta
 	return &s
 }
 
-// startedStatus makes the status of a container that has started again from its previous status.
+// startedStatus makes the status of a restarted container from the status of its ended life.
 func startedStatus(ended *Status, state State) *Status {
 	s := *ended
 	s.State, s.StartedAt, s.FinishedAt = state, time.Time{}, time.Time{}
@@ -382,9 +382,9 @@ func startedStatus(ended *Status, state State) *Status {
 	return &s
 }
 
-// earlyExits contains the newest exits of containers that are in no record, by container ID. Exits come
-// from events and from statuses. An exit is kept until two full lists that began more than a period later
-// have succeeded. By then, a list that began since the first of the two was believed for every pod.
+// earlyExits contains the newest exits, from events and statuses, of containers in no record, by
+// container ID. An exit is kept until two full lists that began more than a period later have
+// succeeded. By then, every pod has a believed list at least as new as the first of these two.
 type earlyExits map[string]earlyExit
 
 type earlyExit struct {
@@ -395,7 +395,7 @@ type earlyExit struct {
 // isOf reports whether the exit may come from a container of the pod.
 func (e ContainerExit) isOf(uid types.UID) bool { return e.PodUID == "" || e.PodUID == uid }
 
-// add adds an exit. It drops exits above maxHints, which only a faulty runtime reaches. Later lists show those exits.
+// add adds an exit unless there are maxHints exits already. Later lists show a dropped exit.
 func (s earlyExits) add(e ContainerExit, at time.Time) {
 	known, is := s[e.ContainerID]
 	if is && e.FinishedAt.After(known.FinishedAt) || !is && len(s) < maxHints {

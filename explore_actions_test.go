@@ -41,7 +41,8 @@ var actionNames = [...]string{
 
 func (k actionKind) call() schedule.Kind { return schedule.Kind(k - actFull) }
 
-// action is one step of the exploration. If it ends a call, read is what the call has read.
+// action is one step of the exploration. If a call returns in this step, the field read contains
+// the levels that the call read.
 type action struct {
 	kind    actionKind
 	pod     int
@@ -143,8 +144,8 @@ func (l levels) key(p int) int {
 	return p
 }
 
-// levelsOf returns the levels that a pod shows: the listed levels, with the exits that became known
-// later.
+// levelsOf returns the levels of a pod: the listed levels, with exits that became known after the
+// list.
 func levelsOf(pod *Pod) levels {
 	if pod == nil {
 		return levels{}
@@ -169,7 +170,7 @@ func (th *things) status(p int, l levels) *PodStatus {
 	return status
 }
 
-// lies is the pod name in a status that omits a container.
+// A status with this pod name omits an existing container.
 const lies = "lies"
 
 // shownBy returns the levels that a status shows.
@@ -434,7 +435,7 @@ func (w *world) nextOfCall(f *flight, as []action) []action {
 	return as
 }
 
-// reads yields all levels of a pod that a call can have read by now.
+// reads passes to yield all levels of a pod that the call can have read by now.
 func (w *world) reads(f *flight, p int, yield func(levels)) {
 	from, to := f.began[p], w.truth[p]
 	var of levels

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// looks is the state of each pod that is compared before and after a step.
+// looks contains, for each pod, the state that check compares before and after a step.
 type looks [exploredPods]struct {
 	present  bool
 	shown    levels
@@ -141,8 +141,8 @@ func (w *world) checkReader(p int) {
 	r.blockedReader = nil
 }
 
-// checkPod checks that the pod's state in the cache was true at some moment since the time and
-// stamp of that state, and since the last published state.
+// checkPod checks that the cached state of the pod was true at some moment. That moment must not be
+// before the time and the stamp of the cached state, or before the last published state.
 func (w *world) checkPod(p int) {
 	uid := podUID(p)
 	status, err := w.pods.Get(uid)
@@ -180,7 +180,7 @@ func (w *world) checkPod(p int) {
 	}
 }
 
-// published returns the levels of the list that was published last.
+// published returns the levels of the pod that was published last.
 func (w *world) published(p int) levels {
 	if rec := w.r.records.byUID[podUID(p)]; rec != nil && rec.published != nil {
 		return levelsOf(rec.published)
@@ -188,8 +188,8 @@ func (w *world) published(p int) levels {
 	return w.gone[p]
 }
 
-// checkRecord checks that a changed record comes from the answer of a list, and that this list read
-// newer levels than the previous list.
+// checkRecord checks that a list has returned the levels in a changed record, and that the list did
+// not read older levels than the previous list.
 func (w *world) checkRecord(p int, shown levels) {
 	var read []levels
 	for _, a := range w.answered {
@@ -247,7 +247,7 @@ func (w *world) checkRelist(c *exploredCaller) {
 			continue
 		}
 		status, err := w.pods.Get(uid)
-		// An older full list does not retry a pod that a pod list has shown since.
+		// If a newer pod list has shown the pod, the Relist does not repeat the failed inspection.
 		rec := w.r.records.byUID[uid]
 		if err != nil && !c.inspected[p] && rec != nil && rec.at.Number <= c.list {
 			w.breaks("Relist returns with an error of %s from before", uid)

@@ -43,8 +43,7 @@ var classesOf = map[string]class{
 	"podRecord.overlapTo": stampNumber, "podRecord.listedIn": leftOut, "podRecord.due": schedTime,
 	"podRecord.lastInspected": leftOut, "podRecord.failures": notZero,
 	"snapshot.change": leftOut, "change.cause": leftOut,
-	// The exploration does not check which events are Initial, the statuses of events, and the count
-	// of exits.
+	// The exploration does not check Initial, the statuses of events, or the count of exits.
 	"change.initial": leftOut, "update.initial": leftOut, "update.first": leftOut, "update.statuses": leftOut,
 	"update.listedAt": leftOut, "update.cause": leftOut, "update.settled": leftOut,
 	"end.endedBy": leftOut, "end.since": leftOut, "end.settled": leftOut,
@@ -122,7 +121,7 @@ func (f *printer) print(w *world) fingerprint {
 	return f.hash()
 }
 
-// present prints the newest updates in the form in which a new subscriber is sent them.
+// present prints the newest updates as a new subscriber would be sent them.
 func (f *printer) present(byUID reflect.Value) {
 	f.put(plain, int64(byUID.Len()))
 	for p := range f.w.scope.pods {

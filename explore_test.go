@@ -68,8 +68,8 @@ type problem struct {
 	rest int // an index into rests; -1 if the world was not brought to rest
 }
 
-// explore visits states until limit is reached or, unless allowed is zero, until that time has
-// passed. It returns the first problem. all is true if it visited every state.
+// explore visits states until their number reaches limit or the time allowed has passed; an allowed
+// time of zero is no limit. It returns the first problem. all is true if it visited every state.
 func (x *exploration) explore(limit int, allowed time.Duration) (found *problem, all bool) {
 	end := time.Now().Add(allowed)
 	first := x.replay(nil)
@@ -106,8 +106,8 @@ func (x *exploration) explore(limit int, allowed time.Duration) (found *problem,
 	return nil, true
 }
 
-// restsOf brings the state at the end of a path to rest in two of the four ways, and returns a
-// problem.
+// restsOf brings the state at the end of a path to rest in two of the four ways: the first two or
+// the last two. It returns the first problem.
 func (x *exploration) restsOf(path []action, which int) *problem {
 	for i := which * 2; i < which*2+2; i++ {
 		w := x.replay(path)
@@ -119,8 +119,8 @@ func (x *exploration) restsOf(path []action, which int) *problem {
 	return nil
 }
 
-// fails reports whether a path leads to a problem of the same kind. It leaves out actions that are
-// not possible, and returns the others.
+// fails reports whether a path leads to a problem of the same kind as like. It also returns the
+// actions that were possible; it skips the others.
 func (x *exploration) fails(path []action, like *problem) ([]action, bool) {
 	w := newWorld(x.scope, x.things)
 	done := make([]action, 0, len(path))
@@ -144,7 +144,7 @@ func kindOf(what string) string {
 	return kind
 }
 
-// shrink removes the actions from a path that the problem does not need.
+// shrink shortens a problem's path. It removes actions that are not needed to cause the problem.
 func (x *exploration) shrink(p *problem) {
 	for again := true; again; {
 		again = false

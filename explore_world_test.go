@@ -12,9 +12,9 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// level is a state in the life of a container ID: absent, running, exited, removed. It only grows.
-// A call that reads the level between its beginning and its end therefore reads some level between
-// the two. A list shows absent and removed in the same way.
+// level is a state in the life of a container ID: absent, running, exited, removed. A level only
+// grows. So the level that a call reads lies between the levels at the beginning and at the end of
+// the call. In a list, absent and removed look the same.
 type level uint8
 
 const (
@@ -28,7 +28,8 @@ func (l level) shown() level { return l % levelRemoved }
 
 const exploredPods, exploredContainers = 2, 2
 
-// levels are the levels of the containers of one pod. A truth contains the levels of all pods.
+// The type levels contains the levels of one pod's containers. The type truth contains the levels
+// of all pods.
 type (
 	levels [exploredContainers]level
 	truth  [exploredPods]levels
@@ -41,8 +42,8 @@ func (l levels) shown() levels {
 	return l
 }
 
-// could reports whether, for each container, some level between from and to looks like its level in
-// v.
+// could reports whether a list may show the levels v: for each container, a list must show some
+// level between from and to in the same way as the level in v.
 func could(v, from, to levels) bool {
 	for c := range v {
 		l := from[c]
@@ -103,7 +104,7 @@ type exploredCaller struct {
 	*relistCaller
 	at       truth
 	called   uint64 // the newest stamp at the time of the call
-	list     uint64 // the first full list after the call that succeeded
+	list     uint64 // the first successful full list after the call
 	returned bool
 	// inspected is true for each pod with an inspection that has returned since the call.
 	inspected [exploredPods]bool
@@ -143,7 +144,7 @@ type world struct {
 	// The checks use the fields below.
 	stamped  map[uint64]truth                       // the truth when each list began
 	reached  []reached                              // the truth when the clock first showed a time
-	seen     truth                                  // the levels from which the record was read
+	seen     truth                                  // the true levels that the record's list has read
 	gone     truth                                  // the levels when the record last became absent
 	ended    [exploredPods][exploredContainers]bool // true if the cache has shown the container exited
 	knownEnd [exploredPods][exploredContainers]bool // true if the record has known how the container ended
@@ -157,7 +158,7 @@ type world struct {
 	broken   string
 	quiet    bool // true if the next step must do nothing
 	tracing  bool
-	trace    func(action) // called with every action at rest
+	trace    func(action) // called with each action that brings the world to rest
 	answered []answered   // the results of calls in this step
 }
 
@@ -167,7 +168,7 @@ type reached struct {
 	truth truth
 }
 
-// answered is the result of a call, which the next step takes.
+// answered is the result of a call. The next step handles it.
 type answered struct {
 	kind schedule.Kind
 	pod  int
@@ -214,7 +215,7 @@ func (w *world) subscribe() {
 	w.follow = append(w.follow, &follower{events: events})
 }
 
-// noteClock records the truth when the clock shows a time for the first time.
+// noteClock records the truth for each new time of the clock.
 func (w *world) noteClock() {
 	if n := len(w.reached); n == 0 || w.clock.After(w.reached[n-1].at) {
 		w.reached = append(w.reached, reached{w.clock, w.truth})
@@ -284,7 +285,7 @@ func (w *world) step() {
 	w.drain()
 	for p := range w.scope.pods {
 		if _, ok := w.in.reinspects[podUID(p)]; ok {
-			w.syncs[p] = true // check clears it if the pod is absent
+			w.syncs[p] = true // w.check clears it if the pod is absent
 		}
 	}
 	w.in = inputs{}
@@ -327,7 +328,7 @@ func (w *world) begin(b beginCall) {
 	}
 }
 
-// markReturned marks and returns the callers of Relist that return in this step.
+// markReturned marks the callers whose Relist returns in this step, and returns these callers.
 func (w *world) markReturned(relisted []*relistCaller) (returned []*exploredCaller) {
 	if w.quiet && len(relisted) > 0 {
 		w.breaks("Relist returns in a step that has nothing to do")

@@ -43,7 +43,7 @@ type GenericPLEG struct {
 	metrics *metrics
 	events  *eventClient   // nil if the runtime has no event stream
 	exits   *eventClient   // nil if the runtime reports no exits
-	streams []*eventClient // events and exits, without nil
+	streams []*eventClient // those of events and exits that are not nil
 
 	// watching returns the channel of Watch. Its first call subscribes.
 	watching func() chan *PodLifecycleEvent
@@ -59,11 +59,11 @@ type GenericPLEG struct {
 	token chan struct{}
 	timer clock.Timer // for the next step; owned by the goroutine that holds token
 
-	// Start and Stop hold lifecycle. It is not a mutex: in a synctest bubble, a goroutine that waits
-	// for a mutex stops the time, and Stop would never return.
+	// lifecycle is a lock that Start and Stop hold. A mutex would not do: in a synctest bubble, a
+	// goroutine that waits for a mutex stops the time, and Stop would never return.
 	lifecycle chan struct{}
 
-	// running is nil while the generator is stopped. Only the holder of lifecycle sets it.
+	// running is nil while the generator is stopped; set under lifecycle.
 	running atomic.Pointer[running]
 	joined  sync.WaitGroup // guarded by lifecycle
 }
@@ -203,8 +203,8 @@ func (g *GenericPLEG) Start(ctx context.Context) {
 func (g *GenericPLEG) setPeriodic(on bool) { g.inbox.Put(func(in *inputs) { in.periodic = &on }) }
 
 // Stop ends everything that Start started, cancels the calls in flight, and returns when all of
-// them have ended. If a call ignores cancellation, Stop logs it and leaves it behind after five
-// seconds. No second call is made for its pod until it returns.
+// them have ended. If a call ignores cancellation, Stop logs the call after five seconds and
+// returns. Until the call returns, the generator does not call the same method for that pod again.
 //
 // Stop closes the channels of Subscribe. The channel of Watch stays open and delivers again after
 // another Start. Readers blocked on the cache stay blocked. If the generator is not running, Stop
@@ -225,7 +225,7 @@ func (g *GenericPLEG) stop(r *running) {
 	}
 }
 
-// lock takes lifecycle. It panics if g was not made by New.
+// lock takes the lock lifecycle. It panics if g was not made by New.
 func (g *GenericPLEG) lock() {
 	if g.lifecycle == nil {
 		panic("pleg: the GenericPLEG was not made by New") //nolint:forbidigo // a mistake in the caller's code
@@ -274,10 +274,9 @@ func (g *GenericPLEG) Relist(ctx context.Context) error {
 	return caller.err
 }
 
-// RequestRelist requests a pod list, although its name, which is the kubelet's, suggests a full
-// relist. It does not block. A list that begins after the request answers it. Requests made before
-// that list begins are coalesced. If the runtime does not implement PodGetter, a full relist
-// answers. An empty UID is ignored.
+// RequestRelist requests a list of one pod; its name comes from the kubelet. It does not block. The
+// next list of the pod that begins after the call answers this and all earlier requests. If the
+// runtime does not implement PodGetter, a full list is requested instead. An empty UID is ignored.
 func (g *GenericPLEG) RequestRelist(uid types.UID) {
 	if uid != "" {
 		g.inbox.Put(func(in *inputs) { put(&in.requests, uid, struct{}{}) })
@@ -327,8 +326,8 @@ func WithCache(cache *PodCache) Option { return func(o *options) { o.cache = cac
 func WithClock(clock clock.Clock) Option { return func(o *options) { o.clock = clock } }
 
 // WithRelistPeriod sets the time from the start of one full list to the next. Zero or less selects
-// DefaultRelistPeriod, the default. A period above half the threshold (WithRelistThreshold) is
-// shortened to that half, or to one second if that is longer.
+// DefaultRelistPeriod, the default. A period may not exceed half the threshold of
+// WithRelistThreshold, or one second if that is longer. A longer period is shortened.
 func WithRelistPeriod(d time.Duration) Option { return func(o *options) { o.relistPeriod = d } }
 
 // WithWatchCapacity sets the capacity of Watch's channel; see WithCapacity.

@@ -53,9 +53,10 @@ type HealthReport struct {
 	Backlog int `json:"backlog"`
 }
 
-// StuckRelist is a stuck full relist. It has run longer than a period, and longer than ten seconds or twice
-// the duration of the last successful relist, whichever is shorter. After a timeout, full relists stay stuck
-// until the runtime answers one of them. Meanwhile, each known pod is inspected, at most every other period.
+// StuckRelist is a stuck full relist. It has run for more than a period, and for more than ten
+// seconds or more than twice as long as the last successful relist. After a timeout, full relists
+// stay stuck until the runtime answers one. While full relists are stuck, each known pod is
+// inspected, at most every other period.
 type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
@@ -86,8 +87,8 @@ type FailingPod struct {
 	PodUID    types.UID `json:"podUID"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	// StuckSince is when the oldest stuck inspection began; zero for none. The runtime has answered
-	// no inspection of the pod since.
+	// StuckSince is when the oldest stuck inspection began; zero for none. Since then, the runtime has
+	// answered no inspection of the pod.
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
@@ -218,7 +219,7 @@ func (h *health) listCause() error {
 	}
 }
 
-// whileListIsStuck names the other stuck calls, and counts the pods inspected since the full list became stuck.
+// The method whileListIsStuck returns other stuck calls, and the number of pods inspected since.
 func (h *health) whileListIsStuck() string {
 	stuck := h.StuckRelist
 	switch i := slices.IndexFunc(h.reported, func(c RuntimeCall) bool { return c.ObjectID != "" }); {
@@ -275,13 +276,13 @@ func describeCall(c RuntimeCall) string { return strings.TrimSuffix(c.Method+" o
 //
 //   - No relist has succeeded yet.
 //   - The last successful relist began longer ago than the threshold.
-//   - Inspections of two or more pods are older than the threshold, and none has succeeded in that time.
+//   - Inspections of two or more pods are older than the threshold, and so is the last success.
 //
 // One stuck pod never makes a node unhealthy. While a pod is stuck, healthy pods are inspected as
 // canaries, six times within the threshold.
 //
-// The error names the stuck call, its pod or container and its age, or else the last error. If a full
-// list is stuck, the error also names other stuck calls, and counts the pods inspected meanwhile.
+// The error names the stuck call, its pod or container, and its age, or the last error, or both. If
+// a full list is stuck, the error also names other stuck calls and counts the pods inspected since.
 // Healthy has no side effects and never blocks.
 func (g *GenericPLEG) Healthy() (bool, error) {
 	err := g.diagnosis().unhealthy()
@@ -291,8 +292,7 @@ func (g *GenericPLEG) Healthy() (bool, error) {
 // HasSynced reports whether the first full list is complete: each of its pods was inspected, or its
 // inspection failed or is slow. HealthReport names the failing pods. HasSynced stays true and never blocks.
 //
-// A pod with a sandbox that is still being made is in no list, although its cgroup and volumes exist; see
-// PodCache.Lookup.
+// A pod is in no list while its first sandbox is still being made; see PodCache.Lookup.
 func (g *GenericPLEG) HasSynced() bool { return isClosed(g.synced) }
 
 // WaitForSync returns nil as soon as HasSynced is true. If ctx ends first, the error wraps the

@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// beginInspection records the pod and the stamp of the newest believed list, for which the inspection is made.
-// A newer list that was dropped does not count, because it may have shown a container that the status lacks.
+// beginInspection records the pod and the stamp of the newest believed list, not of a newer list
+// that was dropped: a dropped list may have shown a container that the status lacks.
 func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	rec.inspecting = &snapshot{pod: rec.pod, at: rec.at, change: rec.change, sync: rec.sync}
 	rec.inspect, rec.sync = false, false
@@ -24,9 +24,9 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 	return rec.pod
 }
 
-// completeInspection handles the result of an inspection. If the inspection was slow or timed out
-// and the pod was published without its result, the result is ignored; after a success, another
-// inspection follows. An inspection that Stop cancelled is repeated.
+// completeInspection handles the result of an inspection. A result is ignored if the pod was
+// published before it arrived, because the inspection was slow or timed out. If that result is a
+// success, the pod is inspected again, as after a call that Stop cancelled.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
 	switch {
 	case rec.pod == nil:
@@ -57,7 +57,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		}
 	}
 	switch superseded := rec.change != rec.inspecting.change; {
-	case superseded: // an error counts too: a PodSync is due after the next success
+	case superseded: // errors are stored too, so that the next success causes a PodSync
 		r.storeUnlessOutdated(rec, status, err)
 		rec.inspect = true
 	case err != nil:
@@ -87,9 +87,9 @@ func (r *reconciler) takePartial(rec *podRecord, partial *PodStatus) {
 // publishEnds settles ends, and publishes exits and settled ends that are not published yet. asOf is
 // when the last inspection began; see settle.
 //
-// publishEnds publishes exits of published containers only, even if their status was not stored, because the next
-// inspection may be stuck. The exit of a new container waits for the inspection of its pod, like any other change. If
-// that inspection is slow, the pod is published with an error.
+// publishEnds does not wait for a status to be stored, because the next inspection may be stuck.
+// But the exit of a container that is not yet published waits for the inspection of its pod, like
+// any other change. If that inspection is slow, the pod is published with an error.
 func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	settled := r.settle(rec, asOf)
 	if rec.published != nil {
@@ -113,8 +113,8 @@ func (r *reconciler) publishEnds(rec *podRecord, cause Cause, asOf time.Time) {
 	}
 }
 
-// storeAgreeing stores a status that agrees with the record, as observed by the newest list. If a
-// PodSync or another inspection was requested after this inspection began, the pod is inspected again.
+// storeAgreeing stores a status that agrees with the record; the newest list then confirms the
+// status. If a caller requested a PodSync, or endCheck came due, the pod is inspected again.
 func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	rec.stale = false
 	if !rec.awaitsExits() {
@@ -125,9 +125,9 @@ func (r *reconciler) storeAgreeing(rec *podRecord, status *PodStatus) {
 	r.publishMade(rec, recovered)
 }
 
-// contradicted handles a status that differs from the record. Either of them may be outdated. If the
-// status is stored, the pod is listed again after a back-off: if a container has started since the list,
-// no status agrees before the next list. If the status is outdated, the pod is listed again at once.
+// contradicted handles a status that differs from the record. If the status is outdated, the pod is
+// listed again at once. Otherwise, the record may be outdated, for example if a container has
+// started since the list. The pod is then listed again after a back-off.
 func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	rec.makeStale(rec.at)
 	switch stored := r.storeUnlessOutdated(rec, status, nil); {
@@ -139,10 +139,10 @@ func (r *reconciler) contradicted(rec *podRecord, status *PodStatus) {
 	}
 }
 
-// storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded, so that
-// a pod that keeps changing is published. The pod stays stale, as observed by the list for which the
-// inspection was made. If a later list confirms the cached status, nothing is stored, and stored is
-// false: the pod may have gone and come back since, and this status would bring back removed containers.
+// storeUnlessOutdated stores and publishes a result that contradicts the record or is superseded,
+// so that even a pod that keeps changing is published. The pod stays stale. If a newer list than
+// the inspection's has confirmed the cached status, it stores nothing and returns false: the pod
+// may have gone and come back, and the result would bring back removed containers.
 func (r *reconciler) storeUnlessOutdated(rec *podRecord, status *PodStatus, err error) (stored bool) {
 	made := rec.inspecting
 	if rec.observed.After(made.at) {

@@ -21,9 +21,9 @@ func (r *reconciler) beginFullList(c *schedule.Call) {
 	r.out.info(5, "Relisting", "cause", c.Cause)
 }
 
-// completeFullList handles the result of a full list. If it has an error, its pods are ignored: a
-// partial list must not remove pods or answer requests. A list that has timed out is ignored too,
-// because it may be older than removals that the records have forgotten.
+// completeFullList handles the result of a full list. A failed list's pods are ignored: a partial
+// list must not remove pods or answer requests. A list that timed out is ignored too, because it
+// may contain pods that were removed since and have no record any more.
 func (r *reconciler) completeFullList(res *result) {
 	c := res.call
 	switch {
@@ -107,8 +107,8 @@ func (r *reconciler) podListFailed(rec *podRecord) {
 	}
 }
 
-// apply handles one pod of the list c. asked is true if a caller of Relist waits for the list,
-// which counts as a request for every pod.
+// apply handles one pod of the list c. asked is true if a caller of Relist waits for the list. Each
+// pod then counts as requested.
 func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	rec := found.rec
 	if found.dropped {
@@ -136,8 +136,8 @@ func (r *reconciler) apply(found comparison, c *schedule.Call, asked bool) {
 	r.plan(rec)
 }
 
-// confirmed handles a list that does not change the record. If the list was requested, the pod is
-// inspected again if the cache holds no good status or an exit is unconfirmed.
+// confirmed handles a list that does not change the record. If the cache holds no good status, or
+// an exit is unconfirmed, a requested list causes another inspection.
 func (r *reconciler) confirmed(found comparison, asked bool) {
 	rec := found.rec
 	if found.mayConfirmExit {

@@ -86,7 +86,7 @@ func (m *metrics) countTransitions(n int, cause Cause) {
 	m.transitions.WithLabelValues(string(cause)).Add(float64(n))
 }
 
-// countExit counts the death of a container. end is its last status; nil if no inspection has shown it.
+// countExit counts the death of a container. end is the container's last status, or nil.
 func (m *metrics) countExit(end *Status) {
 	reason := exitUnseen
 	if hasExited(end) {

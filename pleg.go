@@ -30,8 +30,8 @@
 // # Guarantees
 //
 //   - ContainerStarted precedes ContainerDied, and ContainerDied precedes ContainerRemoved. A
-//     subscriber is sent each type at most once per container ID, unless the container was unknown
-//     in between.
+//     subscriber is sent each type at most once per container ID, unless the container was unknown,
+//     or was started again, in between.
 //   - When an event is delivered, the cache holds a status, or the error of an inspection, at least
 //     as new as the list that showed the transition.
 //   - The first events of a subscriber describe the pods that exist, and are marked as Initial. A
@@ -90,8 +90,8 @@ import (
 const (
 	// DefaultRelistPeriod is the time between the starts of two full lists.
 	DefaultRelistPeriod = time.Second
-	// DefaultRelistThreshold is how long after the beginning of the last successful full list Healthy
-	// starts to report false.
+	// DefaultRelistThreshold is the default of WithRelistThreshold. Healthy reports false if the last
+	// successful full list began longer ago.
 	DefaultRelistThreshold = 3 * time.Minute
 	// DefaultChannelCapacity is the default of WithCapacity and WithWatchCapacity, in events.
 	DefaultChannelCapacity = 1000
@@ -111,23 +111,23 @@ const (
 type PodLifeCycleEventType string
 
 const (
-	// ContainerStarted means that a list shows the container or sandbox running, after the subscriber
-	// knew it as absent, created or unknown. If a container starts and exits between two lists, its
-	// first event is ContainerDied. To sync a pod, use the status in the cache, not the event.
+	// ContainerStarted means that a list shows the container or sandbox running. The subscriber did
+	// not know it as running. If a container starts and exits between two lists, its first event is
+	// ContainerDied. To sync a pod, use the status in the cache, not the event.
 	ContainerStarted PodLifeCycleEventType = "ContainerStarted"
 	// ContainerDied means that a list, a status or an exit event shows the container or sandbox as
-	// exited, or that a list no longer shows it. It is not repeated when an exited container is removed.
-	// Exit returns how the container ended. A PodSync follows if the runtime corrects the end.
+	// exited, or that a list no longer shows it although it had not exited. Exit returns how the
+	// container ended. A PodSync follows if the runtime corrects the end.
 	ContainerDied PodLifeCycleEventType = "ContainerDied"
-	// ContainerRemoved means that a list no longer shows the container or sandbox. It always follows a
-	// ContainerDied. It is not sent for a container that came and went while the subscriber was not
-	// reading. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
+	// ContainerRemoved means that a list no longer shows the container or sandbox. A ContainerDied
+	// always comes first. No event is sent for a container that came and went while the subscriber was
+	// not reading. CRI runtimes do not reuse container IDs, so a subscriber may forget the ID.
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
-	// PodSync means that the pod has a new status without a transition of a container. It is sent after the inspection
-	// that RequestReinspect requested, even if it fails, and after an inspection that succeeds after a failure. It is
-	// also sent when the exit code, reason or message of a dead container differs from its last event. Then there is
-	// one PodSync for each such container, and Exit returns how the container ended. Other PodSyncs have no container.
-	// The cache already holds the status or the error. If the pod is removed first, there is no PodSync.
+	// PodSync means that the pod has a new status without a transition of a container. It is sent
+	// after an inspection that RequestReinspect requested, even if the inspection fails, and after the
+	// first success since a failure. It is also sent for each dead container whose exit code, reason
+	// or message has changed since its last event; Exit then returns the new end. Other PodSyncs have
+	// no container. The cache already holds the status or the error. A removed pod gets no PodSync.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerCreated is sent once for each container, before its other events.
 	ContainerCreated PodLifeCycleEventType = "ContainerCreated"
@@ -136,13 +136,13 @@ const (
 	ContainerEnded PodLifeCycleEventType = "ContainerEnded"
 )
 
-// Cause is why the list or the inspection that showed a transition was made, or CauseExit. It is
-// for logs and reports only.
+// Cause is the reason for the list or inspection that showed a transition. It is CauseExit if an
+// exit event showed the transition. It is for logs and reports only.
 type Cause string
 
 const (
-	// CausePeriod is a full list of every period, a pod list after a failed inspection's back-off,
-	// or an inspection that no caller asked for.
+	// CausePeriod is a periodic full list, a pod list after a failed inspection's back-off, or an
+	// inspection that no caller requested.
 	CausePeriod Cause = "period"
 	// CauseHint is an event of the runtime's stream.
 	CauseHint Cause = "hint"
@@ -165,9 +165,9 @@ type PodLifecycleEvent struct {
 	// Pod is the pod in the list that showed the transition. If the pod is gone, it is the pod in its last
 	// list. If no list shows an exit yet, it is the pod of the last list, with the container set to exited.
 	Pod *Pod
-	// Container is the container or sandbox as it was listed; if it is gone, as it was last listed. It
-	// is nil for a PodSync that does not correct the end of a container. Sandboxes count as
-	// containers, as in the kubelet; see IsSandbox.
+	// Container is the container or sandbox as that list showed it. If the container is gone, it is
+	// the container in its last list. It is nil for a PodSync that does not correct the end of a
+	// container. Sandboxes count as containers, as in the kubelet; see IsSandbox.
 	Container *Container
 	// Status is the container's status for this event. For ContainerDied and ContainerRemoved, it is
 	// the last status that any inspection returned, even if the cache has dropped it. An Unconfirmed
@@ -179,12 +179,12 @@ type PodLifecycleEvent struct {
 	// the first full list if that list came later. Events of later changes are not Initial.
 	Initial bool
 	sandbox bool
-	// ListedAt is when the list that showed the transition began. It is the TimeStamp of the cached
-	// PodStatus if a status showed a death before any list, and for a PodSync without a transition. If
-	// an exit event showed the death, or the inspection failed, it is the time of the cached state,
-	// which LookupNewerThan compares with its minTime.
+	// ListedAt is when the list that showed the transition began. For a death that a status showed
+	// before any list, and for a PodSync without a transition, it is the TimeStamp of the cached
+	// PodStatus. For a death that an exit event showed, and for a PodSync after a failed inspection,
+	// it is the time of the cached state, which LookupNewerThan compares with minTime.
 	ListedAt time.Time
-	// Cause is why that list was made, or CauseExit. For a PodSync without a transition, it is
+	// Cause is the reason for that list, or CauseExit. For a PodSync without a transition, it is
 	// CauseDemand if a caller requested the inspection, else CausePeriod.
 	Cause Cause
 }

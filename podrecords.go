@@ -61,12 +61,12 @@ type comparison struct {
 	mayConfirmExit bool
 }
 
-// compare applies a list of the pod to its record; a nil pod is absent. begun is the number of the
-// newest list that has begun.
+// compare applies a list to the record of a pod. raw is the pod in the list; nil if absent. begun
+// is the number of the newest list that has begun.
 func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, report reportBadData) comparison {
 	found := comparison{rec: rec, before: rec.at}
-	// The time at which a list read the pod is unknown, so the list that completes first is believed, whichever began
-	// first. A container may have started after the other list read the pod, and that list would remove the container.
+	// It is unknown when a list read the pod, so of two lists that overlap, the first to complete is
+	// believed. The other may be older than the start of a container, and would remove the container.
 	if at.Number <= rec.overlapTo {
 		found.dropped = true
 		return found
@@ -78,7 +78,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	}
 	if rec.isUnchangedIn(listed) {
 		pod := listed
-		if rec.pod != rec.listed { // some exits are applied to rec.pod
+		if rec.pod != rec.listed { // rec.pod contains exits that the list lacks
 			pod = rec.withExits(listed)
 		}
 		rec.pod, rec.listed = pod, listed
@@ -97,7 +97,7 @@ func (r *podRecords) compare(rec *podRecord, raw *Pod, at stamp, begun uint64, r
 	return found
 }
 
-// own updates owners after rec.pod or rec.published has changed. was is the old value of that field.
+// own updates owners after rec.pod or rec.published has changed from the pod "was" to another pod.
 func (r *podRecords) own(rec *podRecord, was *Pod) {
 	for _, c := range itemsOf(was) {
 		delete(r.owners, c.ID.ID)
@@ -113,7 +113,7 @@ func (r *podRecords) compareAll(pods []*Pod, at stamp, begun uint64, report repo
 	previous := r.full
 	take := func(rec *podRecord, listed *Pod) {
 		found := r.compare(rec, listed, at, begun, report)
-		// If found.before is older than the previous full list, that list was dropped for the pod.
+		// If found.before is older than the previous full list, the previous full list was dropped.
 		news := found.changed || found.dropped || found.mayConfirmExit || previous.After(found.before)
 		unfinished := rec.inspecting != nil || rec.inspect || rec.attempts > 0 || rec.failures > 0
 		if news || rec.stale || unfinished || rec.request.newest > 0 {

@@ -32,7 +32,7 @@ type reconciler struct {
 	metrics *metrics
 	backOff backoff.Policy
 
-	// all is the open request for a full list. A full list answers it even if the list is dropped for some pods.
+	// all is the open request for a full list. A list that was dropped for some pods answers it too.
 	all     request
 	relists relists
 	// firstFull is the stamp of the first successful full list.
@@ -44,12 +44,12 @@ type reconciler struct {
 
 	// fullSucceeded is when the last successful full list began; zero for none.
 	fullSucceeded time.Time
-	// listErr is the error of the last full list; nil if it succeeded. listErrAt is when it failed.
+	// listErr is the last full list's error; nil if it succeeded. listErrAt is when that list failed.
 	listErr   error
 	listErrAt time.Time
 	// listFailingSince is when the first of the consecutive failed full lists ended.
 	listFailingSince time.Time
-	// lastInspection is when the last inspection succeeded; initially, when the generator was made.
+	// lastInspection is when the last successful inspection ended; at first, when New was called.
 	lastInspection time.Time
 	// synced is true once the first full list is complete; see HasSynced.
 	synced bool
@@ -84,9 +84,9 @@ func (r *reconciler) step(now time.Time, in *inputs) outputs {
 	return r.out
 }
 
-// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint;
-// the exit of a sandbox is only a hint. The exit of an unknown container is kept for a while; see
-// earlyExits. Its pod is listed. If the event names no pod, all pods are listed.
+// takeExits handles exit events. Exits of one pod are published together. Each exit is also a hint:
+// its pod is listed, or all pods if the UID is unknown. The exit of a sandbox is only a hint. The
+// exit of an unknown container is kept for a while; see earlyExits.
 func (r *reconciler) takeExits(exits []ContainerExit) {
 	pods := make(map[types.UID]struct{})
 	for _, e := range exits {
@@ -176,7 +176,7 @@ func (r *reconciler) expire() {
 			}
 			rec.due[kind] = time.Time{}
 			switch dueKind(kind) {
-			case listFailed, dueKinds: // plan, below, tries the request again; dueKinds is only the number of kinds
+			case listFailed, dueKinds: // r.plan, below, tries the request again; dueKinds never occurs
 			case endCheck:
 				rec.inspect, settle = true, true
 				if rec.inspecting != nil {
@@ -244,8 +244,8 @@ func (r *reconciler) beginCalls() {
 	}
 }
 
-// chooseCanaries chooses the healthy pod that was inspected least recently. While full lists are
-// stuck (see FullListsStuckSince), long before they time out, it chooses all pods, healthy or not.
+// chooseCanaries chooses the healthy pod that was inspected least recently. Once full lists are
+// stuck, long before they time out, it chooses all pods instead; see FullListsStuckSince.
 func (r *reconciler) chooseCanaries() {
 	all := !r.sched.FullListsStuckSince.IsZero()
 	pods := slices.DeleteFunc(r.records.present(), func(rec *podRecord) bool {

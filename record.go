@@ -12,13 +12,13 @@ type podRecord struct {
 	// in flight, and StuckSince is when the oldest unanswered slow inspection began.
 	schedule.Entry
 
-	// The next fields describe the pod in the lists. If two lists of the pod overlap, the list that completes first is
-	// believed, and the other list is dropped. A pod has at most one pod list at a time, so one of the two is a full list.
+	// The next fields describe the pod in the lists. If a pod list and a full list overlap, the list
+	// that completes first is believed, and the other is dropped. A pod's pod lists never overlap.
 
 	// pod is the pod in the newest believed list, without bad data; nil if absent. Exits that a status or
 	// an exit event has shown are applied to pod, unless the list shows another life of the container.
 	pod *Pod
-	// listed is the pod as the newest believed list showed it. A container that a status shows restarted is unknown.
+	// listed is the pod in the newest believed list; a state is unknown if a status shows a restart.
 	listed *Pod
 	// at is the stamp of the newest believed list.
 	at stamp
@@ -37,7 +37,7 @@ type podRecord struct {
 	// published, not in an inspection in flight, and not in change.initial.
 	ends map[string]*end
 
-	// The next fields are work to do; see wants.
+	// The next fields are work to do. The method wants passes it to the schedule.
 
 	// request merges the open requests for a list.
 	request request
@@ -51,15 +51,15 @@ type podRecord struct {
 	inspecting *snapshot
 	// lastInspected is when the last successful inspection began. Ignored results do not count.
 	lastInspected time.Time
-	// inspectedFor is the value of at when the last inspection with a stored result began. A Relist
+	// inspectedFor is the stamp of the list for which the last stored inspection was made. A Relist
 	// waits for a failing pod or a PodSync until this stamp is new enough; see awaits.
 	inspectedFor stamp
 
 	// The next fields describe the cached status.
 
 	// stale is true until the cache holds a status that agrees with the record, or an error that
-	// inspectionFailed stored. While stale is true, the cached state counts as observed by the list with
-	// the stamp observed, whatever newer lists show. While stale is false, observed has no meaning.
+	// inspectionFailed stored. The field observed matters only while stale is true: the list with that
+	// stamp, and no newer list, then confirms the cached state.
 	stale    bool
 	observed stamp
 	// failures is the number of errors stored since the last good status. Superseded inspections count too.
@@ -67,7 +67,7 @@ type podRecord struct {
 
 	// The next fields describe the updates for subscribers.
 
-	// published is the pod in the newest update; nil if absent or none. Each subscription compares updates by itself.
+	// published is the pod in the newest update, or nil. Each subscription compares updates itself.
 	published *Pod
 	// change is the newest change that a list has shown. It is nil once the result of an inspection
 	// for it is published. The pointer identifies the change: an inspection that began for another
@@ -81,13 +81,13 @@ type podRecord struct {
 type change struct {
 	stamp stamp // of the list that showed the change
 	cause Cause
-	// initial is the pod as its first list showed it, if that was the first full list or an earlier pod
-	// list. Otherwise it is nil, as for later changes. Events that lead from no pod to initial are Initial.
+	// initial is the pod in its first list if no full list had succeeded before, else nil. The next
+	// change keeps initial until it is published. Events that lead from no pod to initial are Initial.
 	initial *Pod
 }
 
-// snapshot is the part of a record for which an inspection is made. It is published with the result.
-// inspectionFailed replaces it by the pod that it publishes, even while a slow inspection is still in flight.
+// snapshot is the part of a record that is inspected and then published. inspectionFailed updates
+// it to the present record, even while a slow inspection is in flight.
 type snapshot struct {
 	pod    *Pod // with the exits that became known later
 	at     stamp
@@ -96,7 +96,7 @@ type snapshot struct {
 	// publishedEarly is true if the exit of a new container was published, with an error, before this slow
 	// inspection returned. The result is then ignored. If the inspection succeeds, another inspection follows.
 	publishedEarly bool
-	// inspectAgain is true if endCheck came due meanwhile. Another inspection then follows, even if the status agrees.
+	// inspectAgain is true if endCheck came due during the inspection: another one must follow.
 	inspectAgain bool
 }
 
@@ -117,7 +117,7 @@ const (
 	dueKinds
 )
 
-// wants returns the work that the schedule should do for the pod, and when. The schedule reads nothing else of rec.
+// wants returns the work for the pod, and when it is due. The schedule reads nothing else of rec.
 func (rec *podRecord) wants() (w schedule.Wants) {
 	if rec.due[listFailed].IsZero() {
 		w.List, w.Cause = rec.request.newest, string(rec.request.cause)
@@ -136,7 +136,7 @@ func (rec *podRecord) isOpen() bool {
 	return rec.List != nil || rec.Inspection != nil || rec.request.newest > 0 || !rec.wants().Wake.IsZero()
 }
 
-// observedAt returns the stamp of the list by which the cached status counts as observed.
+// observedAt returns the stamp of the newest list that confirms the cached status.
 func (rec *podRecord) observedAt() stamp {
 	if rec.stale {
 		return rec.observed
@@ -144,9 +144,9 @@ func (rec *podRecord) observedAt() stamp {
 	return rec.at
 }
 
-// makeStale records that the cached status may not agree with the record. The cached state then counts
-// as observed by the list stamped at, and no newer list confirms it: a list that shows an exit must not
-// confirm the status of the running container. If the pod is stale already, makeStale does nothing.
+// makeStale records that the cached status may not agree with the record. The list with the stamp
+// "at" confirms the status, and no newer list does: a list that shows an exit must not confirm the
+// status of the running container. If the pod is stale already, makeStale does nothing.
 func (rec *podRecord) makeStale(at stamp) {
 	if !rec.stale {
 		rec.stale, rec.observed = true, at
@@ -165,17 +165,17 @@ type stamp = schedule.Stamp
 
 // end contains the known facts about the death of a container.
 type end struct {
-	// endedBy is the latest possible time of the newest death or, if unknown, of the death before;
-	// zero if both are unknown. An exit event that is not later than endedBy reports nothing new.
+	// endedBy is a time by which the newest death, or at least the previous death, had occurred; zero
+	// if unknown. An exit event that is not later than endedBy reports nothing new.
 	endedBy time.Time
-	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown at
-	// first, since is when the runtime's status first showed the end.
+	// since is when the reconciler learned of the death. If the end was unconfirmed or unknown, the
+	// first status with the end sets since again.
 	since time.Time
 	// settled is true once the end was reported as settled; see settle.
 	settled bool
-	// initial is true if the pod's first list, up to the first full list, has shown the exit. The death is not counted.
+	// initial is true if change.initial has shown the exit. The death is then not counted.
 	initial bool
-	// restarted is true if the container has started again since the death. Only endedBy and earlier then matter.
+	// restarted is true if the container was restarted. Only endedBy and earlier then have a meaning.
 	restarted bool
 	// earlier is the last status before a list showed the container running again. It is nil once
 	// another status has shown whether the container has another life.
@@ -186,14 +186,13 @@ type end struct {
 type request struct {
 	// newest and oldest are the numbers of the first lists that answer the newest and the oldest request; 0 for none.
 	newest, oldest uint64
-	cause          Cause // the cause of the request that was made when none was open; empty for none
+	cause          Cause // of the request that was added when there was no other; empty for none
 	// hinted is true if a request was an event of the runtime; see followUp.
 	hinted bool
 }
 
-// add adds a request that is answered by any list numbered above last.
-//
-// A list in flight does not answer it, because it may have read the pod before the event that led to the request.
+// add adds a request. Only lists that begin later, with numbers above last, answer the request. A
+// list in flight may have read the pod before the event that led to the request.
 func (r *request) add(last uint64, cause Cause, hinted bool) {
 	if r.newest == 0 {
 		r.cause, r.oldest = cause, last+1
@@ -203,7 +202,7 @@ func (r *request) add(last uint64, cause Cause, hinted bool) {
 }
 
 // answer removes the requests that the list with this number answers. answered is true if the list
-// answers any request. hinted is true if no request is left and an event was among them.
+// answers any request. hinted is true if no request is left and r.hinted was true.
 func (r *request) answer(number uint64) (answered, hinted bool) {
 	switch {
 	case r.newest == 0 || r.oldest > number:

@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg/internal/core/schedule"
 )
 
-// request requests a list of the pod that begins from now on. If the runtime cannot list one pod,
-// the full list of the next period answers. requestPod requests a full list instead.
+// request requests a new list of the pod. If the runtime cannot list one pod, the full list of the
+// next period answers. The method requestPod would request a full list at once.
 func (r *reconciler) request(rec *podRecord, cause Cause) {
 	rec.request.add(r.sched.Last.Number, cause, false)
 }
@@ -75,9 +75,9 @@ type succeededList struct {
 	awaited *podRecord
 }
 
-// awaits reports whether the list waits for a pod. It does if the pod was last observed by an older
-// list, perhaps because this list was dropped for it. For callers of Relist, the list also waits
-// for a PodSync or a failing pod, until an inspection was made for this list or a newer list.
+// awaits reports whether the list l waits for a pod: until l or a newer list confirms the pod's
+// state in the cache. If l has callers of Relist, l also waits until a failing pod, or a pod with a
+// due PodSync, was inspected for l or a newer list.
 func (l *succeededList) awaits(rec *podRecord) bool {
 	owed := rec.failures > 0 || rec.sync || rec.inspecting != nil && rec.inspecting.sync
 	return l.stamp.After(rec.observedAt()) || len(l.callers) > 0 && owed && l.stamp.After(rec.inspectedFor)
@@ -92,12 +92,12 @@ func fail(callers *[]*relistCaller, err error) (failed []*relistCaller) {
 	return failed
 }
 
-// succeeded adds the successful list in flight. found must contain every pod that the list may wait for.
+// succeeded adds a full list that has succeeded. found must contain all pods that it may wait for.
 func (r *relists) succeeded(c *schedule.Call, found []comparison) {
 	done := &succeededList{stamp: c.Stamp, began: c.Began, callers: r.attached}
 	for _, f := range found {
 		if done.awaits(f.rec) {
-			done.awaited = f.rec // the last pod is inspected last
+			done.awaited = f.rec // pods are inspected in this order, so wait for the last
 		}
 	}
 	r.attached, r.incomplete = nil, append(r.incomplete, done)
@@ -108,7 +108,7 @@ func (r *reconciler) stillWaits(l *succeededList) bool {
 	waits := func(rec *podRecord) bool { return l.awaits(rec) && r.sched.Moving(&rec.Entry) }
 	if l.awaited != nil && !waits(l.awaited) {
 		l.awaited = nil
-		for _, rec := range r.records.byUID { // in random order, so that most pods are observed before the pod found here
+		for _, rec := range r.records.byUID { // random order: many other pods are done by the next search
 			if waits(rec) {
 				l.awaited = rec
 				break

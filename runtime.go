@@ -21,21 +21,21 @@ import (
 // changed, a runtime may return the same *Pod again, which makes the comparison of lists cheaper.
 type Runtime interface {
 	// GetPods lists every pod that the runtime knows, with containers and sandboxes newest first.
-	// The parameter is the kubelet's, and the generator always passes true. If it is false, the
-	// list leaves out containers and sandboxes that do not run, and pods with nothing else. An
+	// The parameter all comes from the kubelet; the generator always passes true. With false, the list
+	// leaves out containers and sandboxes that do not run, and pods in which nothing runs. An
 	// incomplete list must come with an error. Without an error, a missing pod counts as gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. It sets all fields except TimeStamp, and need not keep the
 	// addresses of a pod whose network is gone. It leaves out containers that no longer exist, without
 	// an error. If the pod no longer exists, its status contains no containers.
 	//
-	// The status must agree with the pod's list: the same containers and sandboxes in the same states, except that a
-	// container may have exited since. It may leave out all sandboxes. If the two differ, the generator lists and
-	// inspects the pod again after a back-off. Until they agree, readers that wait for a newer status keep waiting.
-	// So a runtime whose statuses always lack a listed container is asked again every ten seconds.
+	// The status must agree with the pod's list: the same containers and sandboxes in the same states,
+	// except that a container may have exited since. A status may leave out all sandboxes. If the
+	// status disagrees, the generator lists and inspects the pod again after a back-off of up to ten
+	// seconds. Until a status agrees, readers that wait for a newer status keep waiting.
 	//
 	// With an error, the status may be nil, or contain only the containers that could be inspected.
-	// The generator then uses only its exits.
+	// The generator then uses only the exits in the status.
 	GetPodStatus(ctx context.Context, pod *Pod) (*PodStatus, error)
 }
 
@@ -187,8 +187,8 @@ type Pod struct {
 	Namespace string
 	// CreatedAt is when the pod's newest sandbox was created, in nanoseconds since 1970.
 	CreatedAt uint64
-	// Labels and Annotations belong to the pod's newest sandbox; nil or empty if there are none. Over CRI,
-	// they are the pod's own at the creation of the sandbox, with the kubelet's io.kubernetes.* labels.
+	// Labels and Annotations belong to the pod's newest sandbox; nil or empty if there are none. Over
+	// CRI, the kubelet copies the pod's when it creates the sandbox, and adds io.kubernetes.* labels.
 	//
 	// The generator never copies, reads, compares or logs the maps, here and in Container: if only
 	// they change, there is no event and no inspection. GenericPLEG.Pods returns the maps of the
@@ -215,8 +215,8 @@ type Container struct {
 	Name string
 	// Image is the image as it was requested, in the form NAME:TAG.
 	Image string
-	// ImageID is the runtime's ID of the image. Older runtimes report no ID over CRI; it is then
-	// ImageRef.
+	// ImageID is the runtime's ID of the image. Older runtimes report no ID over CRI; ImageID is then
+	// the same as ImageRef.
 	ImageID string
 	// ImageRef is the reference of the image by digest.
 	ImageRef string
@@ -259,13 +259,12 @@ type PodStatus struct {
 	// others; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
-	// TimeStamp is the start of the list that the inspection was made for: the newest list of the pod
-	// that had completed before the inspection. The status was observed then or later. It stays the
-	// same while lists confirm the status, so the status may be fresher than its TimeStamp. The
-	// generator sets it.
+	// TimeStamp is the start of the newest list of the pod that had completed before the inspection.
+	// The status was observed then or later. TimeStamp stays the same while newer lists confirm the
+	// status, so the status may be fresher than its TimeStamp. The generator sets TimeStamp.
 	TimeStamp time.Time
-	// GoneAt is when the pod, container or address that was looked up was found gone; zero while it
-	// exists. Only look-ups of PodCache set GoneAt.
+	// GoneAt is when the pod lost the container, name or address that was looked up; zero while the
+	// pod has it. Only look-ups of PodCache set GoneAt.
 	GoneAt time.Time
 	// Source is the runtime's own object; see Pod.Source.
 	Source any
@@ -302,10 +301,11 @@ type Status struct {
 	// Message explains Reason in a sentence.
 	Message string
 	// Unconfirmed is true if an exit event has reported the exit, but the runtime's status has not
-	// shown it yet. State, ExitCode and FinishedAt then come from the event, and Reason is Completed or
-	// Error, depending on the code. The other fields come from the last inspection. Before the first
-	// inspection, RestartCount is Container.Attempt. The runtime's status of the exit replaces this status, and
-	// a PodSync follows if code, reason or message differ. The generator sets Unconfirmed.
+	// shown the exit yet. State, ExitCode and FinishedAt then come from the event, and Reason is
+	// Completed or Error, depending on the code. The other fields come from the last inspection.
+	// Before the first inspection, RestartCount is Container.Attempt. The first runtime status with
+	// the exit replaces this status; a PodSync follows if code, reason or message differ. The
+	// generator sets Unconfirmed.
 	Unconfirmed bool
 	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
 	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended
@@ -366,7 +366,7 @@ func isID(full, id string) bool {
 // shortestID is the minimum number of characters of an ID in a look-up.
 const shortestID = 12
 
-// plegState is a State as far as events distinguish it. The states and their transitions are the kubelet's.
+// plegState is a container's state for events. The states and their transitions are the kubelet's.
 type plegState int
 
 const (
@@ -396,7 +396,7 @@ func plegStateIn(s State) plegState {
 
 func hasExited(s *Status) bool { return s != nil && s.State == ContainerStateExited }
 
-// knows reports whether s shows a known end of its container. s may be nil.
+// knows reports whether s shows an exit whose exit code is known. s may be nil.
 func knows(s *Status) bool { return hasExited(s) && !s.EndUnknown }
 
 func isExited(c *Container) bool { return plegStateOf(c) == plegExited }

@@ -26,7 +26,7 @@ var methods = [...]string{
 	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
 }
 
-// maxHints bounds the hints about unknown pods, in case a faulty runtime sends them faster than it answers.
+// maxHints bounds the stored hints, exits and unknown pods, in case a faulty runtime reports many.
 const maxHints = 10000
 
 // inputs are the inputs of one step. Their size is bounded: results by the calls in flight, hints
@@ -40,8 +40,8 @@ type inputs struct {
 	// inspect (RequestReinspect).
 	requests   map[types.UID]struct{}
 	reinspects map[types.UID]struct{}
-	// hints are the pods named by events. The empty UID stands for all pods: an event named no pod, the
-	// stream was connected, or there were more than maxHints hints.
+	// hints are the pods named by events. The empty UID stands for all pods: it is added for an event
+	// without a pod, for a new stream, and above maxHints hints.
 	hints map[types.UID]struct{}
 	// exits are the exit events. If there are more than maxHints, the others become hints.
 	exits []ContainerExit
@@ -73,7 +73,7 @@ func (in *inputs) addExit(e ContainerExit) {
 }
 
 type relistCaller struct {
-	// done is closed when the relist is complete. err is set before; it is nil if the full list succeeded.
+	// done is closed when the relist is complete. Before that, err is set if the full list failed.
 	done chan struct{}
 	err  error
 }
@@ -86,9 +86,9 @@ func sortedKeys[V any](m map[types.UID]V) []types.UID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// outputs are carried out after a step, in the order of the fields. Calls in cancel may have returned already.
+// outputs are carried out after a step, in the order of the fields.
 type outputs struct {
-	cancel   []cancelCall
+	cancel   []cancelCall // some of these calls may have returned already
 	begin    []beginCall
 	log      []func(klog.Logger)
 	relisted []*relistCaller // the callers whose relist is complete

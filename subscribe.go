@@ -51,9 +51,9 @@ type Handler struct {
 	// Want reports whether the handler wants a pod; nil means all pods. It is called once for each pod, before
 	// OnPodAdded and with the same argument. It is called again only if the pod is removed and comes back.
 	Want func(*Pod) bool
-	// OnSynced is called once, after the generator has synced (see HasSynced) and the events that were
-	// pending at that time have been handled. If the generator had synced before Handle was called,
-	// these are the events of the pods that existed at the call.
+	// OnSynced is called once, when the generator has synced (see HasSynced), after the functions for
+	// all earlier events. If the generator had synced before Handle was called, OnSynced follows the
+	// events of the pods that existed at the call.
 	OnSynced func()
 	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that appears later, with
 	// or without containers. The cache holds the pod's status, or the error of its inspection. initial is true if
@@ -63,8 +63,8 @@ type Handler struct {
 	// pod's addresses have changed.
 	OnPodChanged func(*Pod)
 	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod is
-	// removed and comes back before its removal is handled, neither OnPodRemoved nor OnPodAdded is
-	// called. Only functions for its containers are then called.
+	// removed and comes back before its removal is handled, only the functions for its containers are
+	// called.
 	OnPodRemoved func(*Pod)
 	// OnContainerCreated is called once for each container, in any state, before its other events.
 	OnContainerCreated func(*PodLifecycleEvent)
@@ -139,7 +139,7 @@ const (
 	synced     PodLifeCycleEventType = "synced"
 )
 
-// events returns the handler's events for the step from delivered to u; see inSteps.
+// events returns the handler's events that lead from the delivered update to u; see inSteps.
 func (h *Handler) events(delivered, u *update) (events []*PodLifecycleEvent) {
 	if u.uid == syncedUID && h.OnSynced != nil {
 		return []*PodLifecycleEvent{{Type: synced}}

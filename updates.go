@@ -34,7 +34,7 @@ type update struct {
 	cause        Cause
 }
 
-// updateOf returns the update for a snapshot. The cause is the cause of the change, else CauseDemand or CausePeriod.
+// updateOf returns the update for a snapshot.
 func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 	u := &update{uid: rec.UID, pod: s.pod, sync: s.sync, listedAt: s.at.Time, cause: CausePeriod}
 	switch {
@@ -67,7 +67,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 	r.updates.Publish(u)
 }
 
-// log logs the transitions from was to u.
+// log logs the transitions from the pod "was" to the update u.
 func (u *update) log(l klog.Logger, was *Pod) {
 	if !l.V(2).Enabled() {
 		return
@@ -105,11 +105,11 @@ func (updateRules) Initial(u *update) *update {
 	return &initial
 }
 
-// events returns the events from delivered to u.
+// events is a function that returns the events that lead from the delivered update to the update u.
 type events func(delivered, u *update) []*PodLifecycleEvent
 
-// inSteps makes events in two steps if the subscriber was sent no update of the pod. The first step leads to the
-// pod at the beginning of the subscription, and the second from there to u. Events of the first step are Initial.
+// inSteps makes two steps if the subscriber was sent no update of the pod. The first step leads to
+// the pod at the beginning of the subscription; its events are Initial. The second step leads to u.
 func inSteps(step events) events {
 	return func(delivered, u *update) []*PodLifecycleEvent {
 		if delivered == nil {
@@ -138,7 +138,7 @@ func (u *update) beginning() *update {
 	return &first
 }
 
-// stepEvents returns the events from delivered to u, in one step.
+// stepEvents makes the events in one step.
 func stepEvents(delivered, u *update) (events []*PodLifecycleEvent) {
 	pod, statuses := cmp.Or(u.pod, delivered.listed()), finder(u.statuses)
 	for _, t := range u.since(delivered) {
@@ -168,7 +168,6 @@ func (u *update) event(kind PodLifeCycleEventType, pod *Pod, c *Container) *PodL
 
 func (u *update) hasSettled(id string) bool { return u != nil && u.settled[id] }
 
-// listed returns u.pod; nil if u is nil.
 func (u *update) listed() *Pod {
 	if u == nil {
 		return nil
@@ -176,7 +175,7 @@ func (u *update) listed() *Pod {
 	return u.pod
 }
 
-// since returns the transitions from delivered, which may be nil, to u.
+// since returns the transitions that lead from the delivered update, which may be nil, to u.
 func (u *update) since(delivered *update) []transition {
 	return deliverable(appendTransitions(nil, delivered.listed(), u.pod))
 }
@@ -195,21 +194,22 @@ func (u *update) amended(delivered *update) (amended []*Container) {
 	return amended
 }
 
-// amends reports whether sent, which may be nil, lacks the end in now or shows another end.
+// amends reports whether the new status (now) shows an end that the old status (sent) does not.
 func amends(now, sent *Status) bool {
 	return hasExited(now) && (!hasExited(sent) ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 
-// Coalesce implements broadcast.Rules. The result keeps the parts of earlier that the events from delivered need: the
-// initial pod, a PodSync and statuses. If later causes no events, the result also keeps the list and cause of earlier.
+// Coalesce implements broadcast.Rules. From the earlier update, the result keeps what the events
+// since the delivered update need: the initial pod, a PodSync and statuses. If the later update
+// causes no events, the result also keeps the list and cause of the earlier update.
 func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *update, discarded int) {
 	both := *later
 	if delivered == nil && !later.unseen {
 		both.first = earlier.beginning()
 		delivered = both.first
 	}
-	both.initialEnds = earlier.initialEnds // later updates add none
+	both.initialEnds = earlier.initialEnds // later updates contain no new ones
 	both.sync = earlier.sync || later.sync
 	both.statuses = later.statuses.with(earlier.statuses, delivered.listed(), later.pod)
 	last := len(later.since(earlier))
@@ -224,7 +224,7 @@ func (updateRules) Coalesce(delivered, earlier, later *update) (coalesced *updat
 // undelivered end. They are not sorted. The slice is shared and never modified.
 type lastStatuses []*Status
 
-// with returns l and, for each container of the pods without a status in l, its status in older. A pod may be nil.
+// The method with returns l and, for the pods' containers that l lacks, their statuses in older.
 func (l lastStatuses) with(older lastStatuses, pods ...*Pod) lastStatuses {
 	missing := make(map[string]bool) // by container ID
 	for _, c := range itemsOf(pods...) {

@@ -20,15 +20,15 @@ import (
 // BenchmarkIdleRelist measures a list of the whole node in which nothing has changed. It uses a
 // unix socket of a server in another process:
 //
-//   - plain and streaming are the Runtime's delta decoding of plain and streaming lists;
-//   - decoded is the generated code, which decodes the two lists;
-//   - floor is gRPC alone, which receives the two lists.
+//   - how=plain, how=streaming: the Runtime gets plain or streamed lists and decodes changes;
+//   - how=decoded: gRPC receives both lists, and the generated code decodes them;
+//   - how=floor: gRPC receives both lists, and nothing decodes them.
 //
 // cpu-ns/op is the CPU time of this process, including all its goroutines and the kernel's work for
-// it. Plain and streaming cannot be compared with each other. The server sends plain lists encoded
-// in advance and always in the same order. It encodes streams each time and in random order. So
-// with streams, the Runtime fetches the held items in random order, and waits for the server more
-// often.
+// it. Plain and streaming results cannot be compared. The server encodes a plain list once, and
+// sends it in the same order each time. The server encodes a stream each time, in random order.
+// With streams, the Runtime therefore reads the items that it keeps in random order, and waits more
+// often for the server.
 func BenchmarkIdleRelist(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("containers=%d", n), func(b *testing.B) {

@@ -28,9 +28,9 @@ const (
 	rpcStreamContainers
 	rpcPodSandboxStatus
 	rpcContainerStatus
-	rpcStatus // made only if containerd's bundles are not found otherwise
+	rpcStatus // called only if other ways do not find containerd's bundles
 	rpcGetContainerEvents
-	rpcSubscribe // a call of containerd's API, not CRI's; not made with WithoutExitEvents
+	rpcSubscribe // belongs to containerd's API, not CRI; not called with WithoutExitEvents
 	rpcCount
 )
 
@@ -103,7 +103,7 @@ type calls struct {
 func (c *calls) add(made *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// since is set under the lock, so that the slice stays in the order of these times.
+	// The lock keeps c.pending sorted by since.
 	made.since = c.clock.Now()
 	c.pending = append(c.pending, made)
 }
@@ -168,7 +168,7 @@ func (r *Runtime) end(ctx context.Context, c *call, err error) error {
 	cause := context.Cause(ctx)
 	r.calls.answered(err)
 	if status.Code(err) == codes.Canceled && errors.Is(cause, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", cause, err) // the deadline ended the call, not the caller
+		err = fmt.Errorf("%w: %w", cause, err) // the deadline ended the call; the caller did not
 	}
 	counted := err
 	if errors.Is(err, errNoStreamingLists) {

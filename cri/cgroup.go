@@ -10,14 +10,14 @@ import (
 // its cgroup or a line of /proc/<pid>/cgroup. It knows the path formats of containerd, CRI-O,
 // cri-dockerd and kata, with the systemd and the cgroupfs driver. If containers are nested, it
 // returns the ID of the outermost, which is the pod's container. For kata, it returns the ID of the
-// sandbox. ok is false if the process is not in a container of a pod, like CRI-O's conmon.
+// sandbox. ok is false if the process is not in a pod's container. CRI-O's conmon is an example.
 //
 // The kernel shows paths relative to the reader's cgroup namespace. On cgroup v2, an unprivileged
-// container has its own namespace. In it, the paths of the reader's own container contain no ".."
-// and do not name the container, so ok is false. The path of any other container, such as
-// "/../../pod1f2e/3a4b…", contains that container's ID. If a container's cgroup has the same parent
-// as the reader's cgroup, the container counts as part of the reader's pod. So the reader must be
-// in a pod.
+// container has its own namespace. A reader in such a namespace sees paths of its own container
+// without ".." and without the container's ID, so ok is false. The path of any other container,
+// such as "/../../pod1f2e/3a4b…", contains that container's ID. If a container's cgroup has the
+// same parent as the reader's cgroup, the container counts as part of the reader's pod. So the
+// reader must be in a pod.
 //
 // Paths below user@N.service are ignored, because user N can create them. Rootless Kubernetes runs
 // its containers below such a path, so it is not supported.
@@ -41,8 +41,8 @@ func PodUIDFromCgroup(path string) (uid types.UID, ok bool) {
 func fromCgroup(path string) (uid types.UID, id string) {
 	// The kernel adds " (deleted)" if the process is a zombie and its cgroup was removed.
 	path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
-	inPods := false // true once an element was a cgroup of the kubelet
-	next := false   // true if the previous element is followed by a pod or a container
+	inPods := false // true once an element of the kubelet has been found
+	next := false   // true if a pod or a container may follow the previous element
 	for element := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(element, "user@") && strings.HasSuffix(element, ".service") {
 			break
@@ -59,7 +59,7 @@ func fromCgroup(path string) (uid types.UID, id string) {
 		switch element {
 		case "..", "k8s.io": // k8s.io is containerd's cgroup for pods without a parent
 			next = true
-		case "burstable", "besteffort": // next is unchanged, as in /../../../burstable/pod…
+		case "burstable", "besteffort": // keep the value of next, as in /../../../burstable/pod…
 		default:
 			next = uid != ""
 		}

@@ -28,8 +28,8 @@ func (c client) listContainers(ctx context.Context, req *runtimeapi.ListContaine
 	return invoke[runtimeapi.ListContainersResponse](ctx, c, rpcListContainers, req, opts...)
 }
 
-// streamPodSandboxes streams a list. It uses the types of plain lists, which are encoded in the
-// same way, because cri-api has types of streaming lists only since 0.36.
+// streamPodSandboxes streams a list. cri-api has the types of streaming lists only since 0.36. So
+// streamPodSandboxes uses the types of plain lists, which have the same encoding.
 func (c client) streamPodSandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
 	opts ...grpc.CallOption) (receiver[runtimeapi.ListPodSandboxResponse], error) {
 	return openStream[runtimeapi.ListPodSandboxResponse](ctx, c, rpcStreamPodSandboxes, req, opts...)

@@ -40,9 +40,9 @@ func (o *options) defaultEndpoints() []string {
 }
 
 // Connect waits until the runtime at an endpoint answers a Version call, and returns a Runtime for
-// it. An endpoint is "unix:///path", "unix:/path" or an absolute path. If it is empty, Connect
-// tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that order; see
-// WithHostRoot.
+// this runtime. An endpoint is "unix:///path", "unix:/path" or an absolute path. If the endpoint is
+// empty, Connect tries the default sockets of containerd, CRI-O, cri-dockerd and k3s, in that
+// order; see WithHostRoot.
 //
 // Connect fails at once if the socket does not exist. If the runtime does not answer, Connect waits
 // until ctx ends, or for DefaultConnectTimeout if ctx has no deadline. The error names each
@@ -100,7 +100,8 @@ func connect(ctx context.Context, timeout time.Duration, endpoint string, opts [
 	case info.Mode()&os.ModeSocket == 0:
 		return nil, fmt.Errorf("endpoint %s: not a socket", endpoint)
 	}
-	// An attempt may last a second longer than the call below, so that the call times out first.
+	// An attempt to connect may last a second longer than the Version call below, so that the call
+	// times out first.
 	r, err := newDialed(newDialer(path), timeout+time.Second, opts)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)

@@ -23,7 +23,7 @@ const (
 	annotationRestartCount = "io.kubernetes.container.restartCount"
 )
 
-// reading sets how items of a list are converted.
+// reading contains the settings for the conversion of listed items.
 type reading struct {
 	runtimeName string
 	opts        *options
@@ -50,7 +50,7 @@ func (s *shown) object(k kind) object {
 	}
 }
 
-// with returns s with more kinds of bad data.
+// with adds kinds of bad data and returns the result.
 func (s shown) with(found badSet) shown {
 	s.bad |= found
 	return s
@@ -117,8 +117,8 @@ func showSandbox(p *runtimeapi.PodSandbox, by reading) shown {
 }
 
 // shownBy converts the labels that containers and sandboxes have in common. Without
-// WithPodsByMetadata, only the label decides which pod an item belongs to, not a sandbox's
-// metadata: GetPod filters by the label, and full lists must agree with GetPod.
+// WithPodsByMetadata, only the label decides to which pod an item belongs. A sandbox's metadata
+// does not, because GetPod filters by the label, and full lists must agree with GetPod.
 func shownBy(labels map[string]string, hasMetadata bool) shown {
 	s := shown{
 		podUID:       labels[labelPodUID],
@@ -142,8 +142,8 @@ func (s *shown) belongTo(podUID, podName, podNamespace string) {
 	}
 }
 
-// imageID returns the ID of an image on the node. Runtimes that do not set the ID field yet return
-// the ID in the reference.
+// imageID returns the ID of an image on the node. Some runtimes leave the field for the ID empty,
+// and put the ID into the reference.
 func imageID(id, ref string) string { return cmp.Or(id, ref) }
 
 func containerState(s runtimeapi.ContainerState) (_ pleg.State, known bool) {
@@ -273,7 +273,7 @@ func listed(items []*item) []*pleg.Container {
 }
 
 // samePod reports whether two pods from makePod are equal. It does not compare the labels and
-// annotations of the pods, because they are those of the first sandbox.
+// annotations of the pods, because makePod copies them from the first sandbox.
 func samePod(a, b *pleg.Pod) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Namespace == b.Namespace && a.CreatedAt == b.CreatedAt &&
 		a.RuntimeHandler == b.RuntimeHandler &&

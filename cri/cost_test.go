@@ -132,7 +132,7 @@ func TestRPCs(t *testing.T) {
 	}
 }
 
-// Held items are recognised whatever the order of the list, so no item is decoded twice.
+// A relist of an unchanged node decodes no item, in whatever order the runtime lists the items.
 func TestIdleRelistDecodesNothing(t *testing.T) {
 	for _, opts := range [][]cri.Option{nil, {cri.WithPlainLists()}} {
 		s, _ := serverAndRuntime(t)

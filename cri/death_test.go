@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// announced is a Runtime that closes connected when its stream of events has connected.
+// announced is a Runtime that closes the channel connected when the event stream has connected.
 type announced struct {
 	*cri.Runtime
 	connected chan struct{}
@@ -30,9 +30,9 @@ func (r announced) WatchContainerEvents(
 }
 
 // Without exit events, a container's death is delivered after one list of its pod and one
-// inspection. No delay is involved: the clock stands still until then. A second list follows, which
-// causes no inspection. (The Relist that ends the test may overlap with the second list, and repeat
-// it.)
+// inspection. No delay is involved, because the clock stands still until the death is delivered.
+// A second list follows, and causes no inspection. (The Relist at the end of the test may overlap
+// with the second list, and repeat it.)
 func TestDeathCostsOneListAndOneInspection(t *testing.T) {
 	s, _ := serverAndRuntime(t)
 	r := connect(t, s, cri.WithoutExitEvents())

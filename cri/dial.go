@@ -19,9 +19,10 @@ import (
 )
 
 // The delay between attempts to reach a runtime that is down. gRPC varies each delay by a fifth.
-// The kubelet's maximum is 3 s. This maximum is shorter: with a relist every second, the first list
-// begins within 2 s of the socket's appearance. The next attempt follows within 0.6 s, and the next
-// list within 1 s. An attempt on a missing socket is one system call.
+// The kubelet's maximum is 3 s. With this maximum, the next attempt comes within 0.6 s of the
+// socket's appearance. With a relist every second, the next list begins within 1 s of that attempt.
+// So the first list begins within 2 s of the socket's appearance. An attempt on a missing socket is
+// one system call.
 const (
 	minDialDelay = 100 * time.Millisecond
 	maxDialDelay = 500 * time.Millisecond
@@ -45,9 +46,9 @@ const maxSocketPath = 107
 // If the endpoint is empty, each attempt tries the default sockets as Connect does. The first
 // socket at which a runtime answers is the endpoint from then on.
 //
-// Dial fails only if no runtime can ever be at the endpoint: its scheme is not unix, or its path is
-// relative, too long for a socket, or ends in a slash. It does not fail if the path does not exist,
-// or is a file or a directory, because a socket may be there later.
+// Dial fails only if no runtime can ever be at the endpoint. Then its scheme is not unix, or its
+// path is relative, too long for a socket, or ends in a slash. It does not fail if the path does
+// not exist, or is a file or a directory, because a socket may be there later.
 func Dial(endpoint string, opts ...Option) (*Runtime, error) {
 	d := new(dialer)
 	if endpoint == "" {
@@ -163,8 +164,9 @@ func (d *dialer) pause(ctx context.Context) error {
 	}
 }
 
-// If the runtime has never answered a call and there is no connection, explain adds this fact to
-// err. So a user who started the agent first learns that the agent is still waiting.
+// explain adds to err that the runtime has not answered yet, if it has never answered a call and
+// there is no connection. A user who starts the agent before the runtime then learns that the agent
+// is still waiting.
 func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err

@@ -31,7 +31,7 @@ import (
 // missingSocket returns a path that does not exist, so attempts to connect fail at once.
 func missingSocket(t *testing.T) string { return filepath.Join(t.TempDir(), "cri.sock") }
 
-// pointTo makes path a link to the server's socket, in one step.
+// pointTo atomically replaces the file at path by a link to the server's socket.
 func pointTo(t *testing.T, path string, s *criserver.Server) {
 	t.Helper()
 	next := path + ".next"
@@ -388,7 +388,8 @@ func TestDialSearches(t *testing.T) {
 	waitFor(t, func() bool { return listsPod(t, r, "web") })
 }
 
-// With WithHostRoot, sockets and exit files are looked for below the directory of the host's root.
+// With WithHostRoot, package cri looks for sockets and exit files below the directory where the
+// host's root is mounted.
 func TestWithHostRoot(t *testing.T) {
 	for _, socket := range []string{"run/crio/crio.sock", "run/cri-dockerd.sock", "run/k3s/containerd/containerd.sock"} {
 		root := t.TempDir()

@@ -1,5 +1,5 @@
-// Package cri makes a pleg.Runtime of any container runtime that speaks CRI v1: containerd, alone or
-// in k3s, CRI-O, and cri-dockerd.
+// Package cri makes a pleg.Runtime of any container runtime that speaks CRI v1: containerd (also as
+// a part of k3s), CRI-O, and cri-dockerd.
 //
 //	runtime, err := cri.Connect(ctx, "") // or the address of a socket
 //	if err != nil {
@@ -89,8 +89,9 @@
 // seconds, or a full list takes two seconds. The shims also report earlier exits, unless containerd
 // has deleted the container. The calls to the shims end when the stream is back and a full list
 // that began a second later has succeeded. Each further outage doubles this delay of a second, up
-// to an hour: a shim of containerd 1.6 and 1.7 keeps a little memory for each call that is given
-// up, until the container ends. A failure of one shim affects its pod only.
+// to an hour, because a call that is given up costs memory: a shim of containerd 1.6 and 1.7 keeps
+// a little memory for each such call until the container ends. A failure of one shim affects only
+// the shim's pod.
 //
 // The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
 // active witnesses, and says why others are not active, or not for all containers.
@@ -158,11 +159,12 @@
 // A Runtime is a prometheus.Collector, which the generator registers. It counts and times every
 // call in the kubelet's kubelet_runtime_operations_total,
 // kubelet_runtime_operations_duration_seconds and kubelet_runtime_operations_errors_total, by
-// operation_type. They differ from the kubelet's metrics in three ways:
+// operation_type. The package's values differ from the kubelet's in three ways:
 //
 //   - A call that the caller cancelled is not an error, unless the cause is a deadline.
 //   - Unimplemented is not an error for streaming lists and events.
-//   - An event stream counts when the runtime has accepted it. Its duration is the time until then.
+//   - The call for an event stream is counted when the runtime has accepted the stream. Its
+//     duration is the time until the acceptance.
 //
 // # Concurrency
 //

@@ -48,8 +48,8 @@ func TestEndUnknown(t *testing.T) {
 	}
 }
 
-// If CRI-O finds no exit file, it shows code -1 and no FinishedAt. A code that a witness has
-// reported then stays. Without a witness, the code stays unknown.
+// If CRI-O finds no exit file, it shows code -1 and no FinishedAt. If a witness has reported the
+// exit code, the generator keeps that code. Without a witness, the code stays unknown.
 func TestEndUnknownToCRIO(t *testing.T) {
 	for _, witness := range []bool{true, false} {
 		test := func(t *testing.T, s *criserver.Server, g *pleg.GenericPLEG) {
@@ -87,8 +87,9 @@ func TestEndUnknownToCRIO(t *testing.T) {
 	}
 }
 
-// CRI-O shows code 255 and reason Error until it has read conmon's exit file. Another code that a
-// witness then reports stays, whether or not a full list has shown the container before.
+// CRI-O shows code 255 and reason Error until it has read conmon's exit file. If a witness then
+// reports another code, the generator keeps that code, even if no full list has shown the
+// container.
 func TestWitnessAfter255(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"listed": 2 * time.Second, "not yet listed": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// atOnce is a time limit: if a stream ends without an event within this time after its acceptance,
-// it counts as refused.
+// atOnce is a time limit. If a stream ends without an event within this time after its acceptance,
+// the stream counts as refused.
 const atOnce = time.Second
 
 // errStreamEnded is returned if the runtime ended a stream without an error.
@@ -39,15 +39,15 @@ var errStreamEnded = errors.New("the runtime ended the stream")
 //   - if the runtime has no stream (Unimplemented);
 //   - if the runtime ends the stream within a second of accepting it, without error or event, and
 //     then answers a Version call on the same connection. CRI-O does so without enable_pod_events.
-//     connected may have been called by then;
+//     In this case, connected may already have been called;
 //   - for containerd 1.6 and 1.7, if WithoutExitEvents is set or NewRuntime made the Runtime.
 //     containerd 1.6 has no CRI stream, and 1.7 sends each event to only one of its readers: see
 //     WithSharedEventStream.
 //
 // Otherwise, for containerd 1.6 and 1.7, the method reads containerd's own stream: creations,
-// starts and removals. An event contains no pod if no list has shown its container yet. While full
-// lists fail and a container starts, a ContainerStatus call finds the container's pod, and observe
-// is called in another goroutine. If connected panics, the stream ends.
+// starts and removals. An event contains no pod if no list has shown the event's container yet. If
+// a container starts while full lists fail, a ContainerStatus call finds the container's pod, and
+// observe is called in another goroutine. If connected panics, the stream ends.
 func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error {
 	// Another runtime may have replaced the runtime since the last connection.
 	v, err := r.askVersion(ctx, eventStream)
@@ -97,9 +97,10 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	}
 }
 
-// answersAfter reports whether the runtime answers a new Version call on the same connection. Each
-// new connection increases the number of dials, so the number must still be dials. For a Runtime
-// that NewRuntime made, dials are not counted, and any answer counts.
+// answersAfter reports whether the runtime answers a new Version call on the same connection. dials
+// is the number of connections at the start of the stream. If this number has changed, the
+// connection is not the same. For a Runtime that NewRuntime made, connections are not counted, and
+// any answer counts.
 func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
@@ -115,8 +116,8 @@ type watch struct {
 	runtime   *Runtime
 	connected func()
 	call      *call
-	// beside makes the Version call while the stream is open. If the Version call fails, beside
-	// cancels its context, which ends the stream.
+	// beside runs the Version call while the stream is open. If the Version call fails, the context
+	// of beside is cancelled, which ends the stream.
 	beside *callGroup
 	events int // number of received events; owned by the reader
 
@@ -146,10 +147,10 @@ func (w *watch) ask() {
 func (w *watch) close() {
 	w.runtime.calls.remove(w.call)
 	w.beside.cancel(nil)
-	_ = w.beside.wait() // its error is the cause of the context, which end returns
+	_ = w.beside.wait() // the method end reports this error as the cause of the context
 }
 
-// accept records that the runtime has accepted the stream. Only the first call counts.
+// accept records that the runtime has accepted the stream. Later calls of accept do nothing.
 func (w *watch) accept() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +175,7 @@ func (w *watch) settle() (early bool) {
 	return w.events == 0 && (!w.accepted || w.runtime.opts.clock.Since(w.acceptedAt) < atOnce)
 }
 
-// end counts a stream that has ended, and returns the error of the stream.
+// end counts the end of a stream in the metrics, and returns the error of the stream.
 func (w *watch) end(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -139,7 +139,8 @@ func TestEventsUnsupported(t *testing.T) {
 }
 
 // A terminating CRI-O ends every stream without an error, even a stream that it has just accepted.
-// The error does not wrap ErrEventsUnsupported, even if another CRI-O follows at the socket.
+// The error of the watch does not wrap ErrEventsUnsupported, even if another CRI-O then listens on
+// the socket.
 func TestStreamOfARuntimeThatTerminates(t *testing.T) {
 	for _, successor := range []bool{false, true} {
 		s := startWireServer(t, false)
@@ -349,7 +350,7 @@ func TestAcceptance(t *testing.T) {
 // If a Version call is lost, before the stream or while it is open, a generator's stream still
 // connects within 15 s.
 func TestLostVersionCall(t *testing.T) {
-	for lost := int32(2); lost <= 3; lost++ { // the first belongs to the list
+	for lost := int32(2); lost <= 3; lost++ { // call 1 belongs to the list
 		synctest.Test(t, func(t *testing.T) {
 			var versions atomic.Int32
 			client := &eventClient{version: func(ctx context.Context) error {

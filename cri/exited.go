@@ -15,7 +15,7 @@ const exitSettleTime = 10 * time.Second
 // exit stores what is known of a container's exit. Guarded by held.mu.
 type exit struct {
 	seen   time.Time    // when a status first showed the exit
-	asked  time.Time    // when the runtime was asked for status
+	asked  time.Time    // when the runtime was asked for the settled status
 	status *pleg.Status // nil until the status has settled
 }
 
@@ -32,7 +32,7 @@ func (h *held) exitedStatus(id, runtimeName string) *pleg.Status {
 }
 
 // forgetExit forgets the exit of a container that is no longer listed as exited. Docker can start
-// the container again, and its next exit must be asked about anew.
+// the same container again, and its next exit has another status.
 func (h *held) forgetExit(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,12 +42,12 @@ func (h *held) forgetExit(id string) {
 }
 
 // observeExited records the status of an exited container. asked is when the runtime was asked for
-// the status, and now is the time of recording. A status has settled, and is held, if it was asked
-// for at least exitSettleTime after a status first showed the exit. If inspections run
-// concurrently, the status that was asked for last is held.
+// the status, and now is the time of recording. A status has settled if it was asked for at least
+// exitSettleTime after a status first showed the exit. Only a settled status is held. If
+// inspections run concurrently, the status that was asked for last is held.
 //
 // Only containers in the last full list are recorded. So that list bounds the number of held
-// statuses, even while full lists fail. Other containers are asked about each time.
+// statuses, even while full lists fail. For other containers, the runtime is asked each time.
 func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -56,7 +56,7 @@ func (h *held) observeExited(id string, status *pleg.Status, asked, now time.Tim
 		return
 	}
 	// If the clock was set back, the ten seconds start again. Otherwise the container would settle
-	// later, by the time that the clock was set back.
+	// too late: the delay would be the amount by which the clock was set back.
 	if it.exit == nil || now.Before(it.exit.seen) {
 		it.exit = &exit{seen: now}
 		return

@@ -70,13 +70,14 @@ func TestLateOOMKilled(t *testing.T) {
 	}
 }
 
-// GetPodStatus asks for an exited container's status until 10 s, by the Runtime's clock, after a
-// status first showed the exit. Later inspections do not ask.
+// GetPodStatus asks for an exited container's status again until it has asked 10 s or more after a
+// status first showed the exit. The Runtime's clock measures this time. Later inspections do not
+// ask.
 func TestStatusOfExitedContainerSettles(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name        string
-		inspections []time.Duration // when each inspection begins, by the clock
+		inspections []time.Duration // when each inspection begins, by the Runtime's clock
 		asked       []bool
 	}{
 		{"again and again", []time.Duration{0, s, 9 * s, 10*s - 1, 10 * s, 10*s + 1, 3600 * s},
@@ -108,8 +109,8 @@ func TestStatusOfExitedContainerSettles(t *testing.T) {
 	}
 }
 
-// Docker can start an exited container again. GetPodStatus then asks about the second exit as it
-// asked about the first, whether a full list or only a pod list has shown the container running.
+// Docker can start an exited container again. GetPodStatus asks about the second exit as often as
+// about the first. A full list or only a pod list has shown the container running in between.
 func TestSecondExitOfAContainer(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -168,9 +169,9 @@ func TestSecondExitOfAContainer(t *testing.T) {
 	}
 }
 
-// If two inspections run concurrently, the held status is from the inspection that asked late
-// enough. If both asked late enough, the status is from the inspection that began last. The order
-// of the answers does not matter.
+// Two inspections run concurrently. If only one of them asked late enough, the Runtime holds its
+// status. If both did, the Runtime holds the status of the inspection that began last. The order of
+// the answers does not matter.
 func TestTwoInspectionsOfAnExitedContainer(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -19,8 +19,9 @@ import (
 // This file watches CRI-O's exit files. conmon, the process that CRI-O runs for each container,
 // writes a file when the container has exited. The file's name is the container's ID, and its
 // content is the exit code. conmon writes the file under another name and renames it. CRI-O watches
-// the folder too, and removes the file when it has handled the exit. CRI-O's status contains the
-// time of another file of conmon's. The two times differ by at most a tick of the kernel's clock.
+// the folder too, and removes the file when it has handled the exit. The end time in CRI-O's status
+// is the time of another file of conmon's. It differs from the exit file's time by at most a tick
+// of the kernel's clock.
 //
 // For containers in virtual machines, there is no conmon. CRI-O itself writes the file, before its
 // status contains the code. The content is then the word Exited instead of a code.
@@ -120,9 +121,9 @@ const (
 	noCode      = -1
 )
 
-// tellExitFile reports the exit that a file records. If the file is already gone, it reports
-// nothing, because CRI-O shows the exit. For a file without a code, it reports a hint to list the
-// pod.
+// tellExitFile reports the exit that a file records. If the file is already gone, tellExitFile
+// reports nothing, because CRI-O shows the exit. For a file without a code, it reports only the
+// pod, so that the pod is listed.
 func (r *Runtime) tellExitFile(ctx context.Context, dir, name string, observe func(pleg.ContainerExit)) {
 	code, written, err := readExitFile(filepath.Join(dir, name))
 	switch {

@@ -112,8 +112,8 @@ func TestBadExitFiles(t *testing.T) {
 	}
 }
 
-// The exit file of a container in a virtual machine contains no code. It is reported as a hint, and
-// neither as an exit nor as bad data.
+// The exit file of a container in a virtual machine contains no code. The watch reports a hint, and
+// neither an exit nor bad data.
 func TestExitFileOfVirtualMachine(t *testing.T) {
 	dir, _, r := crioWithExits(t)
 	w := watchExits(t, r)
@@ -161,8 +161,8 @@ func TestExitFilesWithoutFolder(t *testing.T) {
 	}
 }
 
-// If the kernel's queue of events overflows, the watch ends with an error, so that lists find the
-// missed exits.
+// If the kernel's queue of events overflows, the watch ends with an error. After the error, the
+// generator finds the missed exits by a list.
 func TestExitFilesOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -177,7 +177,7 @@ func TestExitFilesOverflow(t *testing.T) {
 	<-connected
 	from, to := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	writeExit(t, from, "0")
-	for range held + 1000 { // the kernel merges equal events
+	for range held + 1000 { // two names in turn, because the kernel merges equal events
 		must(t, os.Rename(from, to))
 		from, to = to, from
 	}

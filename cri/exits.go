@@ -18,7 +18,7 @@ import (
 // crioName is the runtime name that CRI-O reports.
 const crioName = "cri-o"
 
-// exitStream is the object of the exit stream's calls in CallsInFlight.
+// exitStream describes the stream of exits in CallsInFlight.
 var exitStream = target{kind: "the exit events"}
 
 // The errors of a Runtime that cannot watch exits.
@@ -27,7 +27,7 @@ var (
 	errNoConnection = fmt.Errorf("cri: exit events need a Runtime of Connect or Dial: %w", pleg.ErrEventsUnsupported)
 )
 
-// witness is a source of exits. witnessNames contains its name, which is its metric label witness.
+// witness is a source of exits. Its name in witnessNames is the value of the metric label witness.
 type witness int
 
 const (
@@ -39,12 +39,12 @@ const (
 
 var witnessNames = [witnesses]string{taskEvents: "events", exitFiles: "exit_files", shims: "shim"}
 
-// exitRetry sets the delays before the runtime's own stream of exits is opened again while the
-// shims are asked. A delay ends early if a full list succeeds after a failed full list.
+// exitRetry sets the delays before run opens the runtime's own stream of exits again. Meanwhile,
+// run asks the shims. A delay ends early if a full list succeeds after a failed full list.
 var exitRetry = backoff.Policy{First: time.Second, Longest: 10 * time.Second}
 
-// exitRetryUnsupported is the delay if the runtime has no stream of exits. Later, another runtime
-// may replace it.
+// exitRetryUnsupported is the delay if the runtime has no stream of exits. Another runtime may
+// replace this runtime in the meantime.
 const exitRetryUnsupported = 5 * time.Minute
 
 // WatchContainerExits reports exits from every available witness: containerd's stream of events or
@@ -54,15 +54,15 @@ const exitRetryUnsupported = 5 * time.Minute
 // process. PodUID is empty. Exits of containers that belong to no pod are reported too, but not
 // exits of commands in a container. observe must not block.
 //
-// containerd's stream is accepted like the stream of WatchContainerEvents. CRI-O's folder is
-// watched when connected is called, and its earlier files are not reported. If containerd is away,
-// connected is called when the shims are asked, and earlier exits are reported too. If the stream
-// or the watch of the folder fails, WatchContainerExits opens it again as long as it finds the
-// bundles of containerd's shims. Without bundles, it returns.
+// containerd's stream counts as accepted under the same conditions as in WatchContainerEvents.
+// CRI-O's folder is watched from the call of connected; earlier files are not reported. If
+// containerd is away, connected is called when the shims are asked, and earlier exits are reported
+// too. If the stream or the watch of the folder fails, WatchContainerExits tries again as long as
+// it finds the bundles of containerd's shims. Without bundles, it returns.
 //
-// The error wraps pleg.ErrEventsUnsupported if there is no witness: with WithoutExitEvents, for a
-// Runtime that NewRuntime made without WithExitsDir, and if the runtime has neither a stream nor
-// shims.
+// If there is no witness, the error wraps pleg.ErrEventsUnsupported. This is the case with
+// WithoutExitEvents, and for a Runtime that NewRuntime made without WithExitsDir. It is also the
+// case if the runtime has neither a stream nor shims.
 func (r *Runtime) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	if r.opts.noExitEvents {
 		return errNoExitEvents
@@ -85,7 +85,7 @@ type exitWatch struct {
 
 	mu        sync.Mutex
 	connected func()             // nil once it was called; guarded by mu
-	waiting   []func()           // reports to make when connected has been called; guarded by mu
+	waiting   []func()           // reports that wait for the call of connected; guarded by mu
 	reported  map[string]witness // the witness that reported each container's exit; guarded by mu
 }
 
@@ -93,8 +93,8 @@ type exitWatch struct {
 // reported twice, which does no harm.
 const maxReported = 10_000
 
-// run watches containerd's stream or CRI-O's exit files. If that fails, run tries again as long as
-// the bundles of containerd's shims exist.
+// run watches containerd's stream or CRI-O's exit files. If the watch fails, run tries again as
+// long as the bundles of containerd's shims exist.
 func (w *exitWatch) run(ctx context.Context) error {
 	asking, cancel := context.WithCancel(ctx)
 	var joined sync.WaitGroup
@@ -123,7 +123,8 @@ func (w *exitWatch) run(ctx context.Context) error {
 	}
 }
 
-// connect calls connected once, and then makes the waiting reports. Later calls do nothing.
+// connect calls the function connected once, and then makes the waiting reports. Later calls do
+// nothing.
 func (w *exitWatch) connect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +203,8 @@ type exitWatches struct {
 	slow      *time.Timer             // fires when a full list is slow; nil before the first list
 }
 
-// witnessState is whether a witness is active, and the reason if it is not.
+// witnessState is the state of a witness. why is the reason if the witness misses all or some
+// exits.
 type witnessState struct {
 	active bool
 	why    error
@@ -237,7 +239,8 @@ func (e *exitWatches) remove(s *shimWatch) {
 	delete(e.watches, s)
 }
 
-// listing records that a full list begins, and returns the time. Full lists run one at a time.
+// listing records that a full list begins, and returns the present time. Full lists run one at a
+// time.
 func (e *exitWatches) listing() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -250,7 +253,7 @@ func (e *exitWatches) listing() time.Time {
 	return e.list
 }
 
-// listed records whether the full list that began at begun has succeeded.
+// listed records that the full list that began at begun has ended, and whether it succeeded.
 func (e *exitWatches) listed(begun time.Time, err error) {
 	e.mu.Lock()
 	e.slow.Stop()
@@ -270,8 +273,8 @@ func (e *exitWatches) listed(begun time.Time, err error) {
 	}
 }
 
-// lists returns when the running full list began, or zero if none runs. succeeded is when the last
-// successful full list began.
+// lists returns the time begun, when the running full list began; zero if none runs. It also
+// returns the time succeeded, when the last successful full list began.
 func (e *exitWatches) lists() (begun, succeeded time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -300,8 +303,8 @@ func (e *exitWatches) state(by witness) witnessState {
 	return state
 }
 
-// describe returns the active witnesses. It also returns why other witnesses are not active, or not
-// for all containers.
+// describe describes the active witnesses. If a witness is not active, or misses containers, it
+// adds the reason.
 func (e *exitWatches) describe() string {
 	var active, refused []string
 	for by := range witnesses {

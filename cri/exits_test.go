@@ -87,7 +87,7 @@ func TestWatchContainerExits(t *testing.T) {
 	app, proxy := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "proxy")
 	w := watchExits(t, r)
 	subscribed(t, s, w)
-	// A stream is no longer a call in flight once it was accepted.
+	// Once a stream is accepted, it no longer counts as a call in flight.
 	waitFor(t, func() bool { return len(inFlight(r)) == 0 })
 
 	must(t, s.ExitContainer(app, 3, ""))
@@ -152,7 +152,7 @@ func TestExitEventsUnsupported(t *testing.T) {
 			if got := s.Calls("Subscribe"); got != test.streams {
 				t.Errorf("%d streams were opened", got)
 			}
-			// The runtime may refuse the stream before its Version call is made.
+			// If the runtime refuses the stream early, the Version call may not be made.
 			if got := s.Calls("Version"); got > test.versions || test.versions == 0 && s.Calls("") != 0 {
 				t.Errorf("%d Version calls, %d in all", got, s.Calls(""))
 			}
@@ -285,7 +285,7 @@ func taskExit(fields ...[]byte) string {
 	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
-// Of containerd's events, only exits of containers with a known code are reported.
+// Of containerd's events, only exits of containers are reported, and only if the code is known.
 func TestTaskExits(t *testing.T) {
 	at := field(5, message(field(1, 1_700_000_000), field(2, 123_456_789)))
 	valid := taskExit(field(1, "c"), field(2, "c"), field(3, 4711), field(4, 137), at)
@@ -370,13 +370,14 @@ func TestTaskExits(t *testing.T) {
 			if len(w.exits) > 0 {
 				t.Errorf("%d bytes: %+v", i, <-w.exits)
 			}
-			waitFor(t, func() bool { return s.subscribers.Load() == 0 }) // otherwise it takes the next event
+			// Otherwise the old subscriber would take the next event.
+			waitFor(t, func() bool { return s.subscribers.Load() == 0 })
 		}
 	})
 }
 
-// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. Its
-// exit is not reported, because its PID is not the container's PID in the bundle.
+// A command in a container may have the container's ID, as with ctr task exec --exec-id ID ID. The
+// command's exit is not reported, because the command's PID is not the PID in the bundle.
 func TestExitOfACommandWithTheContainersID(t *testing.T) {
 	s, err := criserver.Start()
 	must(t, err)

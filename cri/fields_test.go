@@ -75,7 +75,8 @@ func TestListedSandbox(t *testing.T) {
 	}
 }
 
-// If a held item changes, the next list and its count of bad data equal those of a new Runtime.
+// If a held item changes, the next list returns the same pods as a new Runtime does, and counts the
+// same bad data.
 func TestEveryChangeOfAnItemShows(t *testing.T) {
 	type (
 		sandbox   = runtimeapi.PodSandbox
@@ -137,8 +138,8 @@ func TestEveryChangeOfAnItemShows(t *testing.T) {
 	}
 }
 
-// Every field of a listed item may change, even if the API forbids it. GetPods and GetPod then
-// return the same as those of a new Runtime.
+// Every field of a listed item may change, even if the API forbids the change. GetPods and GetPod
+// then return the same as with a new Runtime.
 func TestEveryFieldMayChange(t *testing.T) {
 	before := &stub{
 		sandboxes:  []*runtimeapi.PodSandbox{sandboxOf("s", 1, 10)},

@@ -71,7 +71,7 @@ func TestGetPodWhenAListFails(t *testing.T) {
 	failure := func(method string) error { return status.Error(codes.Internal, method+" is broken") }
 	for _, test := range []struct {
 		name  string
-		after map[string]time.Duration // how long until each list fails; a list that is not in the map is stuck
+		after map[string]time.Duration // when each list fails; stuck if absent
 		want  string
 	}{
 		{"sandboxes", map[string]time.Duration{"ListPodSandbox": time.Second}, "ListPodSandbox"},

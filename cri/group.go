@@ -13,8 +13,8 @@ import (
 // errGoroutineEnded is the error of a call if the client ended the call's goroutine.
 var errGoroutineEnded = errors.New("the goroutine was ended (runtime.Goexit)")
 
-// attempt runs f, which calls code of the client or of the caller. Then it always calls done with
-// the error of f, cut if it is long. If f panicked or ended the goroutine, done is called with an
+// attempt runs f and then always calls done with the error of f, shortened if it is long. f calls
+// code of the client or of the caller. If f panics or ends the goroutine, done is called with an
 // error that reports it.
 func attempt(f func() error, done func(error)) {
 	err := errGoroutineEnded
@@ -26,8 +26,8 @@ func attempt(f func() error, done func(error)) {
 	}()
 	returned := f()
 	if returned != nil {
-		// Calling a method of an error may panic, for example if it is a nil pointer in an
-		// interface. So the methods are called here first, where a panic is recovered.
+		// Calling a method of an error may panic, for example if the error is a nil pointer in an
+		// interface. So these methods are called here first, where attempt recovers a panic.
 		_, _, _ = returned.Error(), status.Code(returned), errors.Is(returned, errNoStreamingLists)
 		returned = cut(returned)
 	}
@@ -57,7 +57,7 @@ type callGroup struct {
 	runtime *Runtime
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	// tolerated reports whether an error does not count as a failure; may be nil.
+	// tolerated reports whether an error counts as a success; may be nil.
 	tolerated func(error) bool
 	// independent is true if a failed call does not cancel the other calls.
 	independent bool
@@ -78,8 +78,8 @@ func (r *Runtime) newCallGroup(ctx context.Context, limit int) *callGroup {
 	return g
 }
 
-// start makes a call: f calls the client with the group's context. start blocks while the group is
-// at its limit.
+// start runs f in a new goroutine. f calls the client once, with the group's context. While the
+// group is at its limit, start blocks.
 func (g *callGroup) start(made rpc, of target, f func(ctx context.Context) error) {
 	g.goroutines.Go(func() error {
 		c := g.runtime.begin(made, of)

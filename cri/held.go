@@ -48,11 +48,11 @@ func (k kind) decode(message []byte, by reading) (_ shown, entries int, _ error)
 	return showContainer(&c, by).with(found), len(c.GetLabels()) + len(c.GetAnnotations()), err
 }
 
-// item is a held container or sandbox. Its shown part does not change: if a container changes, it
+// item is a held container or sandbox. The field shown never changes: when a container changes, it
 // gets a new item.
 type item struct {
-	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. They come
-	// first and together, because fetching them from memory is most of the cost of a pass.
+	// Only a pass uses these fields. For an unchanged item, a pass reads no other fields. These
+	// fields are next to each other, because fetching memory is most of the cost of a pass.
 	seen  uint64 // the number of the last pass that listed the item
 	kind  kind
 	trace wire.Trace
@@ -86,8 +86,9 @@ type held struct {
 	runtimeName string
 
 	// started contains the sandboxes that cri-dockerd has started. The value is 0 once a full list
-	// has shown the sandbox. Until then, it is the number of the next pass: if that pass does not
-	// list the sandbox, the sandbox is gone. The map is nil except in Runtime.held. Guarded by mu.
+	// has shown the sandbox. Before that, it is the number of the first pass that must list the
+	// sandbox. If that pass or a later one does not list it, the sandbox is gone. The map is nil
+	// except in Runtime.held. Guarded by mu.
 	started map[string]uint64
 
 	tally   badTally          // counts the bad data of the held items
@@ -141,8 +142,8 @@ func (h *held) insertLocked(it *item) *heldPod {
 	return pod
 }
 
-// removeLocked removes an item and returns its pod. The pod keeps the item until rebuildLocked:
-// searching the pod for each of its items would take quadratic time.
+// removeLocked removes an item and returns its pod. The item stays in the pod until rebuildLocked.
+// If removeLocked searched the pod for each item, many items would take quadratic time.
 func (h *held) removeLocked(it *item) *heldPod {
 	delete(h.items[it.kind], it.container.ID.ID)
 	h.tally.add(it.bad, -1)
@@ -165,7 +166,7 @@ func (h *held) rebuildLocked(changed map[*heldPod]bool) {
 			delete(h.pods, pod.uid)
 			continue
 		}
-		// If an item changed, its pod may still be the same.
+		// The pod can be unchanged although one of its items has changed.
 		rebuilt := makePod(pod.uid, pod.items[sandboxes], pod.items[containers])
 		if h.started != nil {
 			h.showUnstartedLocked(rebuilt, 0)

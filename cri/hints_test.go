@@ -39,7 +39,7 @@ func TestHintsOfContainerd1(t *testing.T) {
 			getPods(t, r)
 			must(t, s.StartContainer(id))
 			next("the start", id, "uid")
-			must(t, s.ExitContainer(id, 1, "")) // reported by WatchContainerExits, not here
+			must(t, s.ExitContainer(id, 1, "")) // no hint: WatchContainerExits reports the exit
 			must(t, s.RemoveContainer(id))
 			next("the removal", id, "uid")
 			must(t, s.RemovePodSandbox(sandbox))
@@ -94,8 +94,9 @@ func TestShortLivesOnContainerd1(t *testing.T) {
 	}
 }
 
-// Lists fail if the node has too many containers. On containerd 1.6 and 1.7, starts are still
-// reported then, in known pods and in new pods. A stuck status does not delay other starts.
+// On containerd 1.6 and 1.7, lists fail if the node has too many containers. Starts in known and in
+// new pods are reported even then. If the status of one container is stuck, other starts are not
+// delayed.
 func TestStartsWhileListsFailOnContainerd1(t *testing.T) {
 	for name, model := range map[string]criserver.Model{
 		"1.6": criserver.Containerd16, "1.7": criserver.Containerd17,

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose
-// status contains no info. cri-dockerd never returns any.
+// status contains no info. cri-dockerd never returns info.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
 
 // Info is the information about a container or a sandbox for which CRI has no fields. Fields that
@@ -29,15 +29,15 @@ type Info struct {
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
-	// container may be in cgroups below it. The path is computed from the specification. It may not
-	// exist on the host: with kata, or if the kubelet uses the systemd driver and containerd does
-	// not. /proc/PID/cgroup contains the real path.
+	// container may be in cgroups below it. The path is computed from the specification. The path
+	// may be missing on the host: with kata, or if the kubelet uses the systemd driver and
+	// containerd does not. /proc/PID/cgroup contains the real path.
 	CgroupPath string
 	// Namespaces are the paths of the namespaces by their type in the OCI specification: "network",
 	// "pid", "mount", "ipc", "uts", "cgroup", "user", "time". A path comes from the specification,
-	// such as "/run/netns/cni-1b2c". If the specification has none, it comes from the first
-	// process, such as "/proc/4711/ns/net". Without a process, only paths from the specification
-	// are present.
+	// such as "/run/netns/cni-1b2c". If the specification has no path, the path comes from the
+	// first process, such as "/proc/4711/ns/net". Without a process, only paths from the
+	// specification are present.
 	Namespaces map[string]string
 	// RootFS is the path of the root file system in the OCI specification. With containerd it is
 	// relative to the container's bundle.
@@ -200,7 +200,8 @@ var procNames = map[string]string{
 }
 
 // cgroupPath returns the path of a cgroup from an OCI specification. For the systemd driver, the
-// specification contains slice:prefix:name, and kubepods-burstable.slice is below kubepods.slice.
+// specification contains slice:prefix:name. The name of a slice contains its parents:
+// kubepods-burstable.slice is below kubepods.slice.
 func cgroupPath(spec string) string {
 	parts := strings.Split(spec, ":")
 	if len(parts) != 3 {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// A status contains the container's own labels, annotations, sandbox ID and log path. If the maps
-// equal those of the list, they are the same maps.
+// A status contains the container's own labels, annotations, sandbox ID and log path. If the labels
+// or annotations equal those in the list, the status shares the list's map.
 func TestFieldsOfAStatus(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid", Namespace: "shop", Name: "web"})
@@ -127,7 +127,7 @@ func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 			}
 			return statuses
 		}
-		before := heapOf(inspect) // also fills pools of buffers, which two collections empty
+		before := heapOf(inspect) // also fills the buffer pools, which two garbage collections empty
 		statuses = nil
 		runtime.GC()
 		return max(before, heapOf(inspect))
@@ -137,8 +137,8 @@ func TestAnnotationsThatAreDroppedAreNotHeld(t *testing.T) {
 	}
 }
 
-// byMetadata returns a node with a pod that the kubelet has made, "labelled", and a pod that it has
-// not made: sandbox s1 with container c1.
+// byMetadata returns a node with two pods. The kubelet has made the pod "labelled". The other pod
+// has no labels of the kubelet: sandbox s1 with container c1.
 func byMetadata() *stub {
 	own := sandbox("s0", "labelled")
 	own.Metadata = &runtimeapi.PodSandboxMetadata{Uid: "otherwise"}
@@ -202,7 +202,7 @@ func TestWithPodsByMetadata(t *testing.T) {
 			want("then with it", "m1 shop/web 1 1", "m2 shop/db 1 1")
 			node.containers[1].State = runtimeapi.ContainerState_CONTAINER_EXITED
 			want("a container that changes", "m1 shop/web 1 1", "m2 shop/db 1 1")
-			// The node now runs more containers than may be held without a pod.
+			// The new containers are more than the limit for containers without a known pod.
 			for i := range 200 {
 				node.containers = append(node.containers, bare(fmt.Sprint("more", i), "s2"))
 			}

@@ -63,7 +63,8 @@ func (q query) containerFilter() *runtimeapi.ContainerFilter {
 // call waits for the first, or for the end of its context.
 //
 // cri-dockerd lists a sandbox as not ready until it has started the sandbox. GetPods and GetPod
-// return the state of such a sandbox as unknown until they have seen it ready or with a container.
+// return the state of such a sandbox as unknown. The state becomes known when the sandbox is listed
+// as ready or with a container.
 //
 // GetPods fails if either list fails.
 func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -113,10 +114,10 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*pleg.Pod, error) 
 }
 
 // list lists the node and compares the list with the held items. It lists the sandboxes first, as
-// the kubelet does, and then the containers: a container that is created in between is listed
-// without its sandbox. In the other order, or in parallel, a sandbox might be listed without some
-// of its containers. On a large node, two lists in parallel would also double a relist's load on
-// the runtime, and no caller waits for the milliseconds saved.
+// the kubelet does, and then the containers. So a container that is created between the two lists
+// is listed without its sandbox. In the other order, or in parallel, a sandbox might be listed
+// without some of its containers. On a large node, two lists in parallel would also double a
+// relist's load on the runtime, and no caller waits for the milliseconds saved.
 //
 // A full list is streamed if the runtime supports it. If the runtime refuses, list completes the
 // rest with plain calls.
@@ -153,9 +154,9 @@ func (r *Runtime) list(ctx context.Context, h *held, q query) ([]*pleg.Pod, erro
 }
 
 // listPod lists one pod. Its two calls run in parallel, because a reader or the pod's events wait
-// for them. If one call fails, the other is cancelled. The runtime may answer the calls in either
-// order, because both begin after the time of the listing. The listing promises nothing about later
-// changes.
+// for the result. If one call fails, the other is cancelled. The runtime may answer the calls in
+// either order: both calls begin after the time of the listing, and the listing promises nothing
+// about later changes.
 func (r *Runtime) listPod(ctx context.Context, q query) ([]*pleg.Pod, error) {
 	version, err := r.knownVersion(ctx)
 	if err != nil {

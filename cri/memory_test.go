@@ -48,8 +48,8 @@ func heapOf(f func() any) uint64 {
 
 const mib = 1 << 20
 
-// A message can contain millions of empty items. However the list is read, it fails when it exceeds
-// the limit on items.
+// A message can contain millions of empty items. A list fails when it exceeds the limit on items,
+// whether the list is streamed or plain.
 func TestListsAreBoundedInItems(t *testing.T) {
 	empty := strings.Repeat("\x0a\x00", 8_000_000)
 	for name, r := range map[string]*cri.Runtime{
@@ -112,7 +112,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-// endless streams messages without end. Each message contains one container, repeated per times.
+// endless streams messages without end. Each message contains e.per copies of the container e.of.
 type endless struct {
 	stub
 	of  *runtimeapi.Container
@@ -172,7 +172,7 @@ func TestBadItemsAreNotKept(t *testing.T) {
 		if items, _, _ := cri.Held(r); items > 100 {
 			t.Errorf("%s: %d items held", reason, items)
 		}
-		// In each list, the first item with an ID is not a duplicate.
+		// Of n items with one ID, n-1 are duplicates.
 		if got := metric(t, r, "pleg_cri_bad_items_total", reason); got != 2*n && got != 2*(n-1) {
 			t.Errorf("%s: %v counted", reason, got)
 		}
@@ -182,7 +182,8 @@ func TestBadItemsAreNotKept(t *testing.T) {
 	}
 }
 
-// If all items of a list lose their pods, only a few of the items stay held.
+// If all items of a list lose the label with their pod's UID, the Runtime holds only a few of the
+// items.
 func TestItemsThatLoseTheirPods(t *testing.T) {
 	const n = 1000
 	node := &stub{chunk: 1 << 10}
@@ -306,7 +307,7 @@ func idField(id string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), id)
 }
 
-// Removing a pod with very many containers costs about as little as adding it.
+// Removing a very large pod takes at most four times the CPU time of adding it.
 func TestHugePodGoes(t *testing.T) {
 	client := &stub{sandboxes: []*runtimeapi.PodSandbox{sandbox("s", "uid")}}
 	for i := range 40_000 {

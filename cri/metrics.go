@@ -92,7 +92,7 @@ func newMetrics(o *options) *metrics {
 	}
 	for i, name := range rpcs {
 		if o.noExitEvents && (rpc(i) == rpcSubscribe || rpc(i) == rpcStatus) {
-			continue // the call is never made
+			continue // without exit events, this call is never made
 		}
 		m.perRPC[i] = operationMetrics{
 			total:    m.operations.WithLabelValues(name.operation),
@@ -140,10 +140,10 @@ var _ prometheus.Collector = (*Runtime)(nil)
 // Describe describes the metrics. The kubelet's metrics are kubelet_runtime_operations_total,
 // kubelet_runtime_operations_errors_total and kubelet_runtime_operations_duration_seconds, by
 // operation_type; WithoutKubeletMetrics leaves them out. The package's own metrics are
-// pleg_cri_runtime_info, by name and version; pleg_cri_oom_events_total; pleg_cri_bad_items_total, by reason;
-// pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"); and pleg_cri_exit_witness,
-// pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness ("events", "exit_files",
-// "shim").
+// pleg_cri_runtime_info, by name and version; pleg_cri_oom_events_total; pleg_cri_bad_items_total,
+// by reason; pleg_cri_listed_items_total, by decoding ("skipped" or "decoded"); and
+// pleg_cri_exit_witness, pleg_cri_exits_total and pleg_cri_exit_refusals_total, by witness
+// ("events", "exit_files", "shim").
 func (r *Runtime) Describe(ch chan<- *prometheus.Desc) {
 	ch <- runtimeInfo
 	for _, c := range r.metrics.collectors() {

@@ -24,7 +24,7 @@ type options struct {
 	noKubeletMetrics  bool
 	byMetadata        bool
 	hostRoot          string
-	annotations       []string // the keys that are kept, if annotationsChosen
+	annotations       []string // the keys to keep; used only if annotationsChosen is true
 	annotationsChosen bool
 	dialOptions       []grpc.DialOption
 }
@@ -68,10 +68,10 @@ func WithSharedEventStream() Option {
 }
 
 // WithoutExitEvents turns WatchContainerExits off, so that the package never reads containerd's own
-// stream. With containerd 1.6 and 1.7, it turns WatchContainerEvents off too, which needs that
-// stream. Exits then come from CRI alone: later, and without codes while the runtime is away. On
-// containerd 1.6 and 1.7, the next list finds the changes. On 1.7, WithSharedEventStream turns
-// WatchContainerEvents on again.
+// stream. With containerd 1.6 and 1.7, WatchContainerEvents needs that stream too, so the option
+// turns it off as well. CRI alone then reports exits: later, and without exit codes while the
+// runtime is away. On containerd 1.6 and 1.7, the next list finds the changes. On 1.7,
+// WithSharedEventStream turns WatchContainerEvents on again.
 func WithoutExitEvents() Option {
 	return func(o *options) { o.noExitEvents = true }
 }
@@ -88,9 +88,9 @@ func WithExitsDir(dir string) Option {
 
 // WithStateDir is for containerd: it sets containerd's state directory, as this process sees it.
 // There, WatchContainerExits finds the containers whose shims it asks while containerd is away. By
-// default it looks in the folder of containerd's socket, then at the socket's path without ".sock",
-// and then in the directory that containerd's verbose Status names. If dir is empty, the shims are
-// not asked. Other runtimes do not use this directory.
+// default it looks in the folder of containerd's socket, then at the socket's path without ".sock".
+// Then it looks in the directory that containerd's verbose Status names. If dir is empty, the shims
+// are not asked. Other runtimes do not use this directory.
 func WithStateDir(dir string) Option {
 	return func(o *options) { o.stateDir, o.stateDirGiven = dir, true }
 }
@@ -141,9 +141,9 @@ func (o *options) keptAnnotations(all map[string]string) map[string]string {
 
 // WithPodsByMetadata also lists pods that the kubelet has not made. Normally, sandboxes without the
 // kubelet's label are skipped. With this option, such a sandbox and its containers belong to the
-// pod that the sandbox's CRI metadata names. crictl and fakes such as k8s.io/cri-client/pkg/fake
-// make such sandboxes. With this option GetPod costs two plain lists of the whole node, because no
-// filter selects such pods.
+// pod in the sandbox's CRI metadata. crictl and fakes such as k8s.io/cri-client/pkg/fake make such
+// sandboxes. With this option, GetPod costs two plain lists of the whole node, because no filter
+// selects such pods.
 func WithPodsByMetadata() Option {
 	return func(o *options) { o.byMetadata = true }
 }

@@ -52,8 +52,8 @@ func ofName(name, id string, createdAt int64, attempt uint32) *runtimeapi.Contai
 
 // Sandboxes are sorted by attempt, highest first, then by creation time, newest first, then by ID.
 // Containers are sorted by creation time, newest first, then by attempt, then by ID. Then the
-// containers of each name are put in the order of their attempts. In each case, the criteria after
-// the deciding one would give the opposite order.
+// containers of each name are put in the order of their attempts. In each test case, one criterion
+// decides, and all later criteria would give the opposite order.
 func TestOrderWithinAPod(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -124,8 +124,9 @@ func TestOrderWithinAPod(t *testing.T) {
 	}
 }
 
-// Statuses are sorted by the creation times in the statuses, newest first, because cri-dockerd
-// lists only whole seconds. Statuses of one name are sorted by attempt.
+// Statuses are sorted by the creation times in the statuses, newest first. The times in the lists
+// are not exact enough, because cri-dockerd lists whole seconds. Statuses of one name are sorted by
+// attempt.
 func TestOrderOfStatuses(t *testing.T) {
 	const second = int64(time.Second)
 	createdAt := map[string]int64{"a": 5*second + 10, "b": 5*second + 30, "c": 5*second + 20, "d": 5*second + 20,

@@ -9,26 +9,26 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// The bounds of one list, of sandboxes or of containers, over all messages of a stream. No node
-// comes near these bounds: a node runs some hundred pods, and a list that is not streamed must fit
-// into a quarter of maxListBytes.
+// These limits apply to one list, of sandboxes or of containers, over all messages of a stream. No
+// node comes near these limits. A node runs some hundred pods, and a list that is not streamed must
+// fit into a quarter of maxListBytes.
 const (
 	maxListItems     = 100_000
 	maxListBytes     = 4 * maxReceivedBytes
 	maxEmptyMessages = 1000
 )
 
-// The bounds on items that are held without a pod or logged as bad.
+// These limits apply to items that are held without a pod, and to bad items that are logged.
 const (
-	// maxPodless is how many items without a pod are held, so that they are not decoded again. A
+	// maxPodless is how many items without a pod are held. A held item need not be decoded again. A
 	// node may run some containers that the kubelet has not made.
 	maxPodless = 100
-	// maxFound is how many items of a list are logged for each kind of bad data.
+	// maxFound is how many bad items of a list are logged for each kind of bad data.
 	maxFound = 5
 )
 
-// pass reads the lists of sandboxes and of containers, and compares them with the last complete
-// list, whose items are held.
+// pass reads the lists of sandboxes and of containers, and compares them with the held items. These
+// are the items of the last complete list.
 type pass struct {
 	held   *held
 	number uint64
@@ -40,8 +40,8 @@ type pass struct {
 }
 
 // side is the list of sandboxes or of containers in a pass. Two goroutines may read the two sides
-// concurrently: each side uses its own reader, reads held items of its own kind only, and writes
-// only item.seen in them.
+// concurrently. Each side uses its own reader and reads only held items of its own kind. In a held
+// item, it writes only the field seen.
 type side struct {
 	known    int              // how many of the held items were listed
 	fresh    map[string]*item // items that were listed, but not held
@@ -49,9 +49,9 @@ type side struct {
 
 	items, bytes int // numbers of items and bytes read so far
 	empty        int // number of messages without an item
-	podless      int // number of items without a pod that are new or had a pod before
+	podless      int // number of items without a pod that are new, or had a pod until now
 
-	found  []badItem // the bad items to log: the first that were not held before or cannot be held
+	found  []badItem // bad items for the log: new, changed or not held; see method log
 	logged badTally  // counts the bad data in found
 	tally  badTally  // counts the bad items that cannot be held
 
@@ -140,8 +140,8 @@ func (p *pass) read(k kind, message []byte) error {
 	return nil
 }
 
-// orphan reports whether a held item belongs to no pod, so that a sandbox in this list may
-// determine its pod.
+// orphan reports whether a held item belongs to no pod. Such an item is decoded again, because a
+// sandbox in this list may determine the item's pod.
 func (p *pass) orphan(it *item) bool { return p.by.opts.byMetadata && it.podUID == "" }
 
 // adopt assigns a container without the kubelet's label to its sandbox's pod. The sandboxes were
@@ -219,7 +219,7 @@ func (s *side) skip(b bad, of object) {
 	s.log(badSet(0).with(b), of)
 }
 
-// log keeps an item for the log, unless enough items with the same kinds of bad data are kept.
+// log keeps a bad item for the log, at most maxFound items for each kind of bad data.
 func (s *side) log(found badSet, of object) {
 	var more badSet
 	found.each(func(b bad) {

@@ -69,7 +69,7 @@ func TestDeltaDecodingEqualsWholeDecoding(t *testing.T) {
 // quiet turns logs off, for tests in which bad data is normal.
 var quiet = cri.WithLogger(klog.Logger{})
 
-// change makes one random change, and reports whether a listing may differ because of it.
+// change makes one random change of the node. It reports whether the change may affect a listing.
 func change(t *testing.T, r *rand.Rand, node *stub) bool {
 	uid := randtest.Pick(r, "uid-1", "uid-2", "uid-3")
 	kind := randtest.Pick(r, "nothing", "add sandbox", "add container", "remove sandbox", "remove container",
@@ -234,10 +234,10 @@ func TestOddEncodings(t *testing.T) {
 	delta := newRuntime(r, quiet)
 	for i, odd := range [][]byte{
 		item(whole),
-		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last counts
+		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // the state twice: the last is used
 		item(whole, state(runtimeapi.ContainerState_CONTAINER_EXITED)), // unchanged
 		item(whole, metadata("other")),                                 // metadata twice: fields are combined
-		item(whole, id("d")),                                           // the ID twice: the last counts
+		item(whole, id("d")),                                           // the ID twice: the last is used
 		item(whole),                                                    // the first item again
 		item(state(runtimeapi.ContainerState_CONTAINER_RUNNING), id("c"), uid("uid")), // fields not in order
 		item(id("c"), uid("a"), uid("b")),                                             // a label twice
@@ -246,12 +246,12 @@ func TestOddEncodings(t *testing.T) {
 		item(id("c"), uid("a"), uid("a")),                                             // twice with one value
 		item(id("c"), uid("a"), entry(8, "io.kubernetes.pod.name", "n")),              // one more label
 		item(id("c"), uid("a")),                                                       // the pod's name removed
-		item(id("c"), entry(8, "app", "x")),                                           // only a label that is not read
+		item(id("c"), entry(8, "app", "x")),                                           // only an ignored label
 		item(id("c"), uid("a"), entry(8, "", "x")),                                    // a label with an empty key
 		item(id("c"), uid("a"), entry(9, "k", "v")),                                   // one more annotation
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(9, "k", "w")),               // the annotation twice
 		item(id("c"), uid("a"), entry(9, "k", "w"), entry(9, "k", "v")),               // both values exchanged
-		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // one entry as a label
+		item(id("c"), uid("a"), entry(9, "k", "w"), entry(8, "k", "v")),               // the second entry is a label
 		item(id("c"), uid("a"), entry(9, "k", "v"), entry(8, "k", "w")),               // both values exchanged
 		slices.Concat(protowire.AppendTag(nil, 9, protowire.VarintType), []byte{0x80, 0x01}, item(whole)),
 		slices.Concat(unknownGroup(), item(whole), unknownGroup(), item(id("d"), uid("a"))),
@@ -336,8 +336,8 @@ func strictly(raw []byte, m crimessage.Message) error {
 	return proto.Unmarshal(raw, dynamicpb.NewMessage(crimessage.Of(m).ProtoReflect().Descriptor()))
 }
 
-// The memory for reading an answer is bounded by a small multiple of the answer's size, whatever
-// lengths its fields claim.
+// The memory for reading an answer is at most a small multiple of the answer's size, even if its
+// fields claim huge lengths.
 func TestClaimedLengthsAllocateNothing(t *testing.T) {
 	huge := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40)
 	inner := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), huge)

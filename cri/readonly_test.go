@@ -120,7 +120,7 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 }
 
 // methodName matches the gRPC names of the runtimes' methods. It also matches the beginning of such
-// a name, which code might complete.
+// a name, because code might append the rest.
 var methodName = regexp.MustCompile(`^/?(runtime|containerd)\.[\w.]+/\w*$`)
 
 // A generator makes only these calls, even if pods start, die and are removed, and the runtime

@@ -15,7 +15,7 @@ import (
 
 // maxReceivedBytes is the size of the largest message that the package accepts. It is four times
 // the kubelet's limit, because 110 pods with 256 KiB of annotations each exceed the kubelet's
-// limit. Each call sets it, so it also applies to a connection that the caller made.
+// limit. Each call sets maxReceivedBytes, even on a connection that the caller made.
 const maxReceivedBytes = 64 << 20
 
 // criVersion is the API version in the request of a Version call.
@@ -38,8 +38,8 @@ type Runtime struct {
 	closed   atomic.Bool
 	reported badReporter
 
-	// relisting is the token of the one full list that may run at a time. The list that owns the
-	// token also owns held and streaming.
+	// relisting is a token: the full list that holds it is the only one that runs, and the only one
+	// that uses held and streaming.
 	relisting chan struct{}
 	held      *held
 	streaming streaming
@@ -73,8 +73,9 @@ type runtimeVersion struct{ name, version string }
 // not close the connection. NewRuntime panics if conn is nil.
 //
 // A connection that ignores call options, such as a fake, works too. Its messages may be larger
-// than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded. It must
-// not modify labels and annotations after it has returned them, because pods share the maps.
+// than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded.
+// Such a connection must not modify labels and annotations after it has returned them, because pods
+// share the maps.
 func NewRuntime(conn grpc.ClientConnInterface, opts ...Option) *Runtime {
 	if conn == nil {
 		panic("cri.NewRuntime: the connection is nil") //nolint:forbidigo // a bug of the caller; no error result
@@ -135,7 +136,7 @@ func (r *Runtime) endpoint() string {
 
 // DescribeRuntime returns the runtime's name, version and endpoint, and how the last full list was
 // completed, such as "containerd 2.4.2 at unix:///run/containerd/containerd.sock, streaming lists".
-// It also names the witnesses of exits.
+// It also names the sources of exit events.
 func (r *Runtime) DescribeRuntime() string {
 	var b strings.Builder
 	if v := r.version.Load(); v != nil {
@@ -163,7 +164,7 @@ func (r *Runtime) DescribeRuntime() string {
 //
 // While a full list takes longer than three seconds, the Runtime asks for the version every three
 // seconds. Once, on containerd, it also asks for the status of each container that no full list has
-// shown. So the container that blocks the lists is among the calls.
+// shown. So the calls include the status call for the container that blocks the lists.
 func (r *Runtime) CallsInFlight() (inFlight []pleg.RuntimeCall, lastAnswer time.Time) {
 	return r.calls.inFlight()
 }
@@ -186,7 +187,8 @@ func (r *Runtime) askVersion(ctx context.Context, of target) (*runtimeVersion, e
 	return v, err
 }
 
-// fetchVersion asks for the version, but does not count or time the call; askVersion does.
+// fetchVersion asks the runtime for its version. Unlike askVersion, it does not count or time the
+// call.
 func (r *Runtime) fetchVersion(ctx context.Context) (*runtimeVersion, error) {
 	resp, err := r.client.version(ctx, &runtimeapi.VersionRequest{Version: criVersion}, grpc.ForceCodecV2(&utf8Codec{}))
 	if err != nil {

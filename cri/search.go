@@ -59,7 +59,7 @@ func (r *Runtime) search(ctx context.Context) (stop func()) {
 	}
 }
 
-// askUnlisted asks for the status of each container with a bundle that no full list has shown. It
+// askUnlisted asks for the status of containers that have a bundle but were in no full list. It
 // makes up to maxPodQuestions calls at once.
 func (r *Runtime) askUnlisted(ctx context.Context) {
 	dir, _ := r.bundles()
@@ -80,8 +80,9 @@ func (r *Runtime) askUnlisted(ctx context.Context) {
 	_ = questions.Wait() // an error is an answer too
 }
 
-// unlisted returns the container of a bundle. Its names come from the annotations that containerd's
-// CRI adds to the OCI specification. The second result is false for a sandbox.
+// unlisted returns the container of a bundle. The names in the result come from the annotations
+// that containerd's CRI adds to the OCI specification. The second result is false if the bundle
+// belongs to a sandbox.
 func unlisted(dir, id string) (of target, is bool) {
 	content, _, err := readSmallFile(filepath.Join(dir, id, "config.json"), maxConfig)
 	var spec struct{ Annotations map[string]string }

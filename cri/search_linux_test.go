@@ -15,9 +15,9 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// If an agent starts while one container blocks the lists, it names the container if there are
-// bundles of containerd. Otherwise it reports an unknown container. If the runtime is frozen, no
-// container is named.
+// If an agent starts while one container blocks the lists, the agent names the container if
+// containerd's bundles exist. Without bundles, the agent reports an unknown container. If the
+// runtime is frozen, the agent names no container.
 func TestSearchForTheStuckContainer(t *testing.T) {
 	for _, withBundles := range []bool{true, false} {
 		t.Run(fmt.Sprintf("bundles=%v", withBundles), func(t *testing.T) {

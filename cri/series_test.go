@@ -25,10 +25,10 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// seriesOf returns the metric series of a generator on a node with the given number of pods, as a
-// scrape contains them: one for each bucket. Nodes of different sizes share no names and labels.
-// Every container dies for its own reason. One of three is restarted. One pod of ten cannot be
-// inspected the first time, and another of ten is removed.
+// seriesOf returns the metric series in a scrape of a generator. The node has the given number of
+// pods. Each bucket of a histogram is a series. Nodes of different sizes share no names and labels.
+// Every container dies for its own reason. About every third container is restarted. Of ten pods,
+// one cannot be inspected the first time, and another one is removed.
 func seriesOf(t *testing.T, pods int) (series []string) {
 	t.Helper()
 	s, err := criserver.Start()

@@ -37,9 +37,10 @@ import (
 // shim of containerd 1.6 or 1.7 keeps a goroutine for each abandoned Wait until the container ends.
 //
 // No exit is lost when the calls begin or end. If a container ended before its shim was asked, the
-// shim still keeps its exit, because only containerd deletes it. The calls go on until the stream
-// is back and a full list that began later has succeeded. Later exits are in the stream. Earlier
-// exits are in the answers of the shims or in the list.
+// shim still keeps the exit, because only containerd deletes the exit. The calls end after the
+// stream is back and a full list that began later has succeeded. Exits after that are in the
+// stream. Exits before that are in the answers of the shims or in the list. (If no list succeeds,
+// the calls end a minute later.)
 
 const (
 	// bundlesDir contains the bundles of CRI's containers, below containerd's state directory.
@@ -51,17 +52,17 @@ const (
 	// awayAfter is how long containerd may take to accept the stream of exits, or to answer a full
 	// list, before the shims are asked.
 	awayAfter = 2 * time.Second
-	// shimPeriod is the interval, while the shims are asked, at which the bundles are read and
-	// failed calls are retried.
+	// shimPeriod is the longest interval between two steps while the shims are asked. Each step
+	// reads the bundles and repeats failed calls.
 	shimPeriod = time.Second
 	// maxExitCode is the highest exit code of a process on Linux.
 	maxExitCode = 255
 )
 
-// shimHold is a delay: if a full list begins at least this long after the nth outage, its success
-// ends the calls to the shims. Without the delay, an exit's event may come before the stream is
-// back, and the answer to Wait a little later. The delay doubles, so that shims do not keep many
-// goroutines on a node that is often slow.
+// shimHold is how long after an outage a full list must begin, so that its success ends the calls
+// to the shims. Without this delay, an exit is lost if containerd sends its event before the stream
+// is back, and the shim answers Wait a little later. The delay doubles with each outage, so that
+// shims do not keep many goroutines on a node that is often slow.
 var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
@@ -83,10 +84,10 @@ type shimWatch struct {
 	wake    chan struct{}  // contains a token if step should be called
 	readers sync.WaitGroup // the goroutines that read answers
 
-	// Only run uses these fields.
-	away    time.Time // when containerd was last away, or was first seen back
+	// The fields away, wasAway and held are used only in the goroutine of run.
+	away    time.Time // time of the last step in an outage, or of the first step after the outage
 	wasAway bool      // true if containerd was away in the last step
-	held    int       // how often the calls to the shims have ended
+	held    int       // the number of outages whose calls to the shims have ended
 
 	mu     sync.Mutex
 	stream streamState // the state of containerd's own stream; guarded by mu, as all fields below
@@ -112,13 +113,13 @@ type shim struct {
 	since   time.Time        // when the connection was opened
 	heard   bool             // true once the shim has answered on this connection
 	silent  bool             // true if the shim has not answered within awayAfter
-	calls   map[uint32]*task // the calls in flight by number: the task of a Wait, or nil for a State
+	calls   map[uint32]*task // the calls in flight, by number; the task is nil for a call of State
 	failed  int              // number of failures in a row
 	retry   time.Time        // when the shim may be asked again
 	err     error            // the last failure
 }
 
-// task is a container or a sandbox's own process for which a bundle exists.
+// task is the first process of a container or of a sandbox. It has a bundle.
 type task struct {
 	id      string
 	shim    *shim // nil if no Wait is in flight
@@ -132,7 +133,7 @@ func newShimWatch(r *Runtime, connect func(), report func(witness, pleg.Containe
 		shims: map[string]*shim{}, tasks: map[string]*task{}}
 }
 
-// notify makes run call step.
+// notify wakes the goroutine of run, which then calls step.
 func (s *shimWatch) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -148,7 +149,7 @@ func (s *shimWatch) setStream(state streamState) {
 	s.notify()
 }
 
-// listed records that a full list has ended.
+// listed is called when a full list has ended. If the shims are asked, it calls notify.
 func (s *shimWatch) listed() {
 	s.mu.Lock()
 	asking := s.asking
@@ -194,7 +195,8 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 	case away:
 	case !asking:
 		return 0
-	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute: // without a successful list, a minute later
+	// The second condition ends the calls if no list succeeds.
+	case succeeded.Sub(s.away) >= hold, now.Sub(s.away) >= hold+time.Minute:
 		s.held++
 		s.hangUp()
 		return 0
@@ -375,7 +377,7 @@ func (s *shimWatch) take(of *shim, conn *ttrpcConn, answer ttrpcAnswer) error {
 		t.shim = nil
 		if err == nil {
 			exit, err = decodeWait(t.id, answer.payload)
-			t.ended = true // even a bad answer is not asked for again
+			t.ended = true // even after a malformed answer, so that Wait is not called again
 		}
 		if status.Code(err) == codes.NotFound { // containerd has deleted the container, or is creating it
 			err = nil
@@ -427,8 +429,8 @@ func (s *shimWatch) hangUp() {
 	s.asking = false
 }
 
-// state returns whether the shims can be asked, and why not. If some containers cannot be asked
-// about, it returns their number and one reason.
+// state returns whether the shims can be asked, and otherwise the reason. If only the calls for
+// some containers fail, the reason contains the number of these containers and one error.
 func (s *shimWatch) state() witnessState {
 	if dir, why := s.runtime.bundles(); dir == "" {
 		return witnessState{why: why}
@@ -530,7 +532,7 @@ func (o *options) followed(path string) string {
 	return path
 }
 
-// onHost returns the path at which this process sees a path of the node.
+// onHost takes a path on the node, and returns the path of the same file for this process.
 func (o *options) onHost(path string) string {
 	if o.hostRoot == "" {
 		return path

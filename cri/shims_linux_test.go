@@ -226,10 +226,11 @@ func TestLayoutsOfContainerdsState(t *testing.T) {
 	}
 }
 
-// rooted returns a link's target, which is below the root if the kernel follows the link.
+// rooted returns the target of a test's link. The kernel follows a link to a directory, so this
+// target must be below root. Package cri itself follows other links.
 func rooted(root, target string) string {
 	if strings.HasSuffix(target, "/containerd") {
-		return filepath.Join(root, target) // the kernel follows a link to a directory
+		return filepath.Join(root, target) // a link to a directory
 	}
 	return target
 }
@@ -243,8 +244,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// A shim is asked only while containerd is down, even if the generator relisted before its start.
-// Later, containerd's own status does not replace the exit that the shim reported.
+// A shim is asked only while containerd is down, even if Relist was called before Start. Later,
+// containerd's own status does not replace the exit that the shim reported.
 func TestShimsOverAnOutage(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
@@ -288,7 +289,8 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
-// A failure of one shim affects its pod only, is counted, and is in DescribeRuntime.
+// A failure of one shim affects only the pod of that shim. A metric counts the failure, and
+// DescribeRuntime reports it.
 func TestBadShims(t *testing.T) {
 	once := func(first func(uint32) []byte) func(string, string, uint32) []byte {
 		return func(method, _ string, call uint32) []byte {
@@ -376,8 +378,8 @@ func TestBadShims(t *testing.T) {
 	}
 }
 
-// If a shim does not know a container, it is asked again, because containerd may be creating the
-// container. After it has reported the exit, it is not asked again.
+// If a shim does not know a container, the shim is asked again, because containerd may be creating
+// the container. After the shim has reported the exit, it is not asked again.
 func TestShimIsAskedUntilItAnswers(t *testing.T) {
 	state := shortDir(t)
 	asked := 0
@@ -430,7 +432,7 @@ func TestScarceShims(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = 250 // the fake shims use more than half
+	few.Cur = 250 // the fake shims use more than half of these descriptors
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	w := watchExits(t, r)
 	waitFor(t, func() bool { return len(w.exits) >= 20 })

@@ -34,12 +34,13 @@ var errOtherID = errors.New("the answer is about another one")
 // ContainerStatus call for each container, up to eight in parallel. A sandbox or container that the
 // runtime no longer knows is left out.
 //
-// GetPodStatus asks about an exited container each time, until ten seconds after an inspection
-// first saw it exited. Then its status has settled, and is kept until a list no longer shows the
-// container, or shows it in another state. The package documentation explains the reason.
+// For ten seconds after an inspection first showed the exit of a container, each GetPodStatus asks
+// for the container's status. Then the status has settled. GetPodStatus returns the settled status
+// until a list no longer shows the container, or shows it in another state. The package
+// documentation explains the reason.
 //
-// Container statuses are sorted newest first by their creation times; statuses of one name by
-// attempt.
+// Container statuses are sorted by creation time, newest first. Statuses with the same container
+// name are sorted by attempt.
 //
 // IPs are the addresses of the newest sandbox, the primary address first. IPs is empty if that
 // sandbox is not ready or is on the host's network, or if an address cannot be parsed.
@@ -80,7 +81,7 @@ func (in *inspection) run(ctx context.Context) error {
 	group := in.runtime.newCallGroup(ctx, callsPerPod)
 	group.tolerated, group.independent = in.isNotFound, true
 	for i, s := range in.pod.Sandboxes {
-		// A sandbox that is not ready is asked about too: its network may still change.
+		// Inspect a sandbox even if it is not ready, because its network may still change.
 		if s != nil {
 			in.askSandbox(group, i, s)
 		}
@@ -122,7 +123,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		}
 		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
 		in.sandboxes[i] = resp.GetStatus()
-		if codec.used { // otherwise the client may use the message elsewhere
+		if codec.used { // if not, the client made the message and may still use it
 			of := in.sandboxes[i]
 			of.Labels = shared(of.Labels, s.Labels)
 			of.Annotations = shared(in.runtime.opts.keptAnnotations(of.Annotations), s.Annotations)
@@ -334,7 +335,7 @@ func endUnknown(s *pleg.Status) bool {
 	return s.ExitCode == unknownCode && s.Reason == unknownReason || s.ExitCode == crioNoCode && s.FinishedAt.IsZero()
 }
 
-// shared returns listed if the maps are equal, so that only one copy is kept in memory.
+// shared returns the map listed if both maps are equal, so that only one of them stays in memory.
 func shared(m, listed map[string]string) map[string]string {
 	if maps.Equal(m, listed) {
 		return listed
@@ -342,9 +343,9 @@ func shared(m, listed map[string]string) map[string]string {
 	return m
 }
 
-// unixNano converts a time of the CRI. It returns the zero time if the time has not come yet. For
-// such a time, runtimes send 0. CRI-O and cri-dockerd send the nanoseconds of Go's zero time, which
-// overflow to a year before 1970.
+// unixNano converts a time of the CRI. It returns the zero time for a time that was never set. For
+// such a time, some runtimes send 0. CRI-O and cri-dockerd send the nanoseconds of Go's zero time,
+// which overflow to a year before 1970.
 func unixNano(ns int64) time.Time {
 	if ns <= 0 {
 		return time.Time{}

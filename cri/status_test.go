@@ -147,8 +147,8 @@ func TestExitedContainersAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// Everything that is held for a container is released when the container is gone. Nothing is held
-// for a container that no full list has shown.
+// When a container is gone, the Runtime releases everything that it held for the container. For a
+// container that no full list has shown, it holds nothing.
 func TestHeldIsReleased(t *testing.T) {
 	s, r := serverAndRuntime(t)
 	for _, uid := range []types.UID{"listed", "never listed"} {

@@ -25,7 +25,7 @@ type follower struct {
 	mu       sync.Mutex
 	last     map[string]pleg.PodLifeCycleEventType
 	problems []string
-	hints    int // number of events that a hint caused
+	hints    int // number of events with pleg.CauseHint
 }
 
 func (f *follower) take(e *pleg.PodLifecycleEvent) {
@@ -161,8 +161,8 @@ func (w *watched) cacheDiffers(pods []*pleg.Pod) string {
 
 // Rule 16: 1000 containers start and die at a high rate, on containerd 2. If a reader's buffer of
 // 100 events is full, an operation of containerd 2 waits for the reader. No operation waits for the
-// generator. In the end, the events agree with a new list, although a subscriber stalls, readers of
-// the cache block, and the runtime's lists are stuck.
+// generator. In the end, the events agree with a new list. This holds even if a subscriber stalls,
+// readers of the cache block, and the runtime's lists are stuck.
 func TestRule16Storm(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists hang=%v", hang), func(t *testing.T) {

@@ -29,7 +29,7 @@ type streaming struct {
 	off    bool // true with WithPlainLists
 	worked bool // true once a full list has been streamed
 
-	// The last refusal (Unimplemented). It no longer counts when a list has been streamed again.
+	// The last refusal (Unimplemented). It counts only while wait is not 0.
 	wait    time.Duration   // until streaming is retried; 0 if there is no refusal
 	refused time.Time       // when the runtime refused
 	by      *runtimeVersion // the runtime that refused
@@ -43,8 +43,8 @@ func (s *streaming) due(now time.Time, runtime *runtimeVersion) bool {
 	case s.wait == 0 || *runtime != *s.by:
 		return true
 	}
-	// If the clock was set back, the retry is due at once. Otherwise it would be delayed by the
-	// time that the clock was set back.
+	// If now is before the refusal, the clock was set back. The retry is then due at once, because
+	// it would come much too late otherwise.
 	return now.Before(s.refused) || now.Sub(s.refused) >= s.wait
 }
 

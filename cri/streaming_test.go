@@ -39,7 +39,7 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 			n.calls = append(n.calls, method)
 		}
 		if strings.HasPrefix(method, "Stream") && !isAnswer {
-			return nil // over gRPC, a refusal comes as the first answer
+			return nil // over gRPC, a refusal comes with the first Recv
 		}
 		return n.refuse[method]
 	}
@@ -47,12 +47,13 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 	return n
 }
 
-// stops makes streaming lists fail with err. If err is nil, streaming lists work again.
+// The method named stops makes streaming lists fail with err. If err is nil, streaming lists work
+// again.
 func (n *streamNode) stops(err error) {
 	n.refuse["StreamPodSandboxes"], n.refuse["StreamContainers"] = err, err
 }
 
-// lists makes a full list, and returns its calls.
+// The method named lists makes a full list, and returns the calls of this list.
 func (n *streamNode) lists() (calls string, err error) {
 	n.calls = nil
 	pods, err := n.runtime.GetPods(n.t.Context(), true)
@@ -84,7 +85,8 @@ func (n *streamNode) expect(what, want string) {
 	}
 }
 
-// If streaming has worked before, one Unimplemented makes only one list fall back to plain calls.
+// If streaming has worked before, an Unimplemented answer affects only one list. This list falls
+// back to plain calls, and the next list is streamed.
 func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -98,8 +100,8 @@ func TestOneUnimplementedIsForOneList(t *testing.T) {
 	n.expect("next again", streamed)
 }
 
-// If a runtime stops streaming lists for good, no list fails. Only a few lists take more calls than
-// on a runtime that never streamed.
+// If a runtime stops streaming lists for good, no list fails. Only a few lists still try streaming,
+// which takes an additional call.
 func TestUnimplementedForGood(t *testing.T) {
 	n := newStreamNode(t)
 	n.expect("first", streamed)
@@ -166,8 +168,8 @@ func TestRuntimeThatNeverStreamed(t *testing.T) {
 	n.expect("then", streamed)
 }
 
-// A refusal to stream counts only while plain lists work: a runtime that is starting refuses all
-// calls, and a plain list may be too large.
+// If plain lists fail too, a refusal to stream does not count, and the next list tries streaming
+// again. Plain lists fail while a runtime is starting, or if a list is too large.
 func TestRefusalWhilePlainListsFail(t *testing.T) {
 	for _, worked := range []bool{false, true} {
 		for name, failure := range map[string]error{
@@ -191,7 +193,7 @@ func TestRefusalWhilePlainListsFail(t *testing.T) {
 			n.expect(name, streamed)
 		}
 	}
-	// The refusal also stops counting if plain lists worked for a while and then became too large.
+	// The same is true if plain lists work for a while and then become too large.
 	n := newStreamNode(t)
 	n.stops(errUnimplemented)
 	n.expect("first", fellBack)

@@ -27,11 +27,11 @@ type (
 	sandboxStatusResponse = runtimeapi.PodSandboxStatusResponse
 )
 
-// stub is a client whose answers the test sets. Calls that it does not implement panic.
+// stub is a client whose answers the test sets. If a call has no method here, the call panics.
 //
-// With a chunk size, it uses the codec of a call as gRPC does: it passes the encoded answer to the
-// codec in buffers of that size, and overwrites the buffers when they are freed. Without a chunk
-// size, it ignores call options, as fakes do.
+// With a chunk size, stub uses the codec of a call as gRPC does. It passes the encoded answer to
+// the codec in buffers of that size, and overwrites freed buffers. Without a chunk size, it ignores
+// call options, as fakes do.
 type stub struct {
 	name    string // the name in the answer to Version; empty for "stub"
 	version string // the version in the answer to Version; empty for "1.0"
@@ -158,7 +158,8 @@ func newRuntime(client any, opts ...cri.Option) *cri.Runtime {
 	return cri.NewRuntime(clientConn{reflect.ValueOf(client)}, opts...)
 }
 
-// clientConn is a connection. A call over it calls the method of client with the same name.
+// clientConn is a connection. Each call over clientConn calls the method of client with the same
+// name.
 type clientConn struct {
 	client reflect.Value
 }
@@ -271,7 +272,7 @@ func (b *buffer) Free() {
 // answers is the client's side of a stream.
 type answers[R any] interface{ Recv() (*R, error) }
 
-// stream is the client's side of a stream, whose messages recv returns.
+// stream is the client's side of a stream. recv returns its messages.
 type stream[R any] struct {
 	recv func() (*R, error)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/kubepleg/pleg/cri/internal/wire"
 )
 
-// This file reads containerd's own events. It decodes the messages by hand, because they are small,
-// and every user of the package would otherwise depend on containerd's API.
+// This file reads containerd's own events. It decodes the small messages by hand, because otherwise
+// every user of the package would depend on containerd's API.
 //
 //	SubscribeRequest { repeated string filters = 1; }
 //	Envelope         { Timestamp timestamp = 1; string namespace = 2; string topic = 3; Any event = 4; }
@@ -107,7 +107,7 @@ func (r *Runtime) askPodOf(ctx context.Context, id string) types.UID {
 	return types.UID(status.GetLabels()[labelPodUID])
 }
 
-// watchTasks reads containerd's stream of events with some topics.
+// watchTasks reads containerd's stream of the events with the given topics.
 func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, connected func(),
 	observe func(*taskEvent)) error {
 	w := r.newWatch(ctx, rpcSubscribe, of, connected)
@@ -133,9 +133,9 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 	}
 }
 
-// isOwnExit reports whether the container itself has exited, with a known code. If a command in the
-// container uses the container's ID, its PID differs from the PID in the bundle. containerd sends
-// code 255 without a PID if it lost the shim and does not know the exit.
+// isOwnExit reports whether the container itself has exited, with a known code. A command in the
+// container may use the container's ID. Then the event's PID differs from the PID in the bundle.
+// containerd sends code 255 without a PID if it lost the shim and does not know the exit.
 func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	if event.pid == 0 {
 		return event.exit.ExitCode != unknownCode
@@ -264,8 +264,8 @@ func decodeTask(message []byte) (taskEvent, error) {
 }
 
 // decodeTime decodes a Timestamp. A time before 1970 becomes the zero time, because containerd
-// sends Go's zero time as a time before 1970. A time that CRI's nanoseconds, and JSON, cannot
-// express becomes the zero time too.
+// sends Go's zero time as a time before 1970. A time that is too late for CRI's nanoseconds or for
+// JSON becomes the zero time too.
 func decodeTime(message []byte) time.Time {
 	var seconds, nanos int64
 	whole := wire.Each(message, func(number int, _ []byte, n uint64) {

@@ -24,7 +24,7 @@ func (h *held) showUnstartedLocked(pod *pleg.Pod, pass uint64) {
 		switch {
 		case started:
 		case s.State == pleg.ContainerStateRunning || hasContainers(pod, s.ID.ID):
-			if len(h.started) < maxListItems { // bounds the map, because full lists may fail for long
+			if len(h.started) < maxListItems { // bounds the map, which only full lists prune
 				h.started[s.ID.ID] = pass
 			}
 		case s.State == pleg.ContainerStateExited:
@@ -39,8 +39,9 @@ func hasContainers(pod *pleg.Pod, sandbox string) bool {
 	return slices.ContainsFunc(pod.Containers, func(c *pleg.Container) bool { return c.PodSandboxID == sandbox })
 }
 
-// pruneStartedLocked forgets the sandboxes that are gone. If only pod lists have shown a sandbox as
-// started until now, it calls touch with the sandbox's pod.
+// pruneStartedLocked forgets the sandboxes that are gone. It also finds sandboxes that only pod
+// lists have shown as started so far. It calls the function touch with their pods, so that these
+// pods are rebuilt.
 func (h *held) pruneStartedLocked(pass uint64, touch func(*heldPod)) {
 	for id, first := range h.started {
 		switch it := h.items[sandboxes][id]; {

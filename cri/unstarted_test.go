@@ -21,8 +21,8 @@ func dockerNode() *stub {
 	return &stub{name: "docker", chunk: 100, sandboxes: []*runtimeapi.PodSandbox{sandbox("o", "other")}}
 }
 
-// showSandbox makes the node list the sandbox "s" of the pod "uid" as "ready", "down" (not ready),
-// "used" (not ready, with a container) or "gone".
+// showSandbox sets how the node lists the sandbox "s" of the pod "uid": as "ready", "down", "used"
+// or "gone". down and used are not ready, and used has a container.
 func (s *stub) showSandbox(as string) {
 	s.sandboxes, s.containers = s.sandboxes[:1:1], nil
 	if as == "gone" {
@@ -40,8 +40,8 @@ func (s *stub) showSandbox(as string) {
 	}
 }
 
-// If cri-dockerd lists a sandbox as not ready, its state is unknown until a full list or a pod list
-// has shown the sandbox ready or with a container.
+// If cri-dockerd lists a sandbox as not ready, the sandbox's state is unknown at first. The state
+// is known after a full list or a pod list has shown the sandbox ready or with a container.
 func TestUnstartedSandboxes(t *testing.T) {
 	for _, test := range []struct {
 		name, runtime string

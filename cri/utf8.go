@@ -31,8 +31,9 @@ func unmarshal(data []byte, m crimessage.Message) (found badSet, err error) {
 	return badSet(0).with(badUTF8), crimessage.Unmarshal(valid, m)
 }
 
-// appendValid appends an encoded message. In its strings, it replaces invalid UTF-8 with U+FFFD.
-// replaced is the number of changed strings, or -1 if the message is malformed.
+// appendValid appends the encoded message in data to the slice to. In the message's strings, it
+// replaces invalid UTF-8 with U+FFFD. replaced is the number of changed strings, or -1 if the
+// message is malformed.
 func appendValid(to, data []byte, of protoreflect.MessageDescriptor) (_ []byte, replaced int) {
 	for len(data) > 0 {
 		number, value, length := wire.Next(data)
@@ -77,7 +78,7 @@ func (requestCodec) Marshal(v any) (mem.BufferSlice, error) {
 // utf8Codec is a codec for one call. It decodes with unmarshal, which replaces invalid UTF-8.
 type utf8Codec struct {
 	requestCodec
-	used  bool   // true once it has decoded a message
+	used  bool   // true once the codec has decoded a message
 	found badSet // the bad data in the last decoded message
 }
 

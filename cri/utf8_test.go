@@ -25,8 +25,8 @@ func notUTF8(t *testing.T, m crimessage.Message) []byte {
 
 const replaced = "a\uFFFD" // the string that is read for BAD
 
-// Rule 14: if a string in any field is not UTF-8, it is counted as bad data of its item. Other pods
-// are not affected.
+// Rule 14: if a string in any field of an item is not UTF-8, the item counts as bad data. Other
+// pods are not affected.
 func TestListWithStringsThatAreNotUTF8(t *testing.T) {
 	for field, edit := range map[string]func(*runtimeapi.Container){
 		"ID":             func(c *runtimeapi.Container) { c.Id = "BAD" },

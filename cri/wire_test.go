@@ -32,13 +32,13 @@ type wireServer struct {
 	socket  string
 	server  *grpc.Server // the first server
 	streams bool         // true if it supports streaming lists
-	// ending, when closed, ends the event streams without an error.
+	// ending is closed to end the event streams without an error.
 	ending chan struct{}
 	events chan string // each message is sent to one subscriber of containerd's events
 	// subscribers is the number of open subscriptions to containerd's events.
 	subscribers atomic.Int32
-	// answers, if set, contains a token for each Version call to answer. Other Version calls are
-	// stuck.
+	// If answers is set, the server answers one Version call for each token in it. Other Version
+	// calls are stuck.
 	answers chan struct{}
 
 	mu sync.Mutex
@@ -117,7 +117,7 @@ func (s *wireServer) cut() int {
 	return len(s.conns)
 }
 
-// take returns the calls that were received since the last take.
+// take returns the calls that were received since the previous call of take.
 func (s *wireServer) take() []wireCall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,8 @@ func (*wireServer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	return &runtimeapi.ListContainersResponse{Containers: wireContainers}, nil
 }
 
-// streamLists answers the streaming lists, because not every version of cri-api supports them.
+// streamLists answers the streaming lists in place of the generated code, because not every version
+// of cri-api has them.
 func (s *wireServer) streamLists(server any, to grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	var list, request any

@@ -9,12 +9,13 @@ import (
 	"testing"
 )
 
-// mostWords limits the words of all documents together, so that a new text must replace an old one.
+// mostWords limits the number of words in all documents together. So an author of new text must
+// shorten other text.
 const mostWords = 32_000
 
-// Every test, fuzz test, benchmark and script that a document names exists. For every rule of the
-// contract, there is a test file, or the rule's row names a test. TestRule7… is in a test file of
-// rule 7. The documents do not exceed mostWords.
+// Every test, fuzz test, benchmark and script that a document names exists. Each rule of the
+// contract has a test file, or the rule's row names a test. A test with a name like TestRule7… is
+// in a file of rule 7. The documents have at most mostWords words.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	defined := make(map[string]bool)
 	var documents []string

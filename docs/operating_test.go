@@ -50,7 +50,7 @@ var noHealthTexts = map[string]bool{
 }
 
 // docs/OPERATING.md contains every text by which the generator and package cri report a problem.
-// The test splits each format string at its verbs, and looks for the parts.
+// The test splits each format string at its verbs, such as %s, and looks for the parts.
 func TestOperatingHasEveryHealthText(t *testing.T) {
 	document := operating(t)
 	verb := regexp.MustCompile(`%[-+# 0]*(?:\[\d+\])?[\d.]*[a-zA-Z]`)
@@ -184,8 +184,8 @@ func (c *collectorsOf) MustRegister(collectors ...prometheus.Collector) {
 }
 func (c *collectorsOf) Unregister(prometheus.Collector) bool { return false }
 
-// docs/OPERATING.md contains every metric of the library. Every metric that the listed documents
-// name exists.
+// docs/OPERATING.md contains every metric of the library. The listed documents name only metrics
+// that exist.
 func TestOperatingHasEveryMetric(t *testing.T) {
 	names := describedMetrics(t)
 	if len(names) < 25 {

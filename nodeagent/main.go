@@ -160,8 +160,8 @@ func makePrivate(dirs ...string) error {
 }
 
 // lock locks a state directory or a runtime, because two agents would remove each other's pods. The
-// lock ends with the process. The lock file stays, because otherwise two agents could lock two
-// different files. Only the agent's user may open the file.
+// kernel releases the lock when the process ends. The lock file stays: if it were removed, two
+// agents could lock two different files. Only the agent's user may open the file.
 func lock(path string) (held io.Closer, err error) {
 	_ = os.MkdirAll(filepath.Dir(path), 0o755) // if this fails, opening the file fails too
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)

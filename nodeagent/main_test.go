@@ -60,7 +60,7 @@ func (o output) await(t *testing.T, pattern string, limit time.Duration) {
 	}
 }
 
-// begin starts an agent. The function ended stops the agent and waits for its end.
+// begin starts an agent. The returned function ended stops the agent and waits until it has ended.
 func begin(t *testing.T, f flags) (stdout, stderr output, ended func()) {
 	t.Helper()
 	stdout, stderr = newOutput(t), newOutput(t)
@@ -261,8 +261,7 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// README's section "The path of a pod" names every Go file except tests, and no file that does not
-// exist.
+// README's section "The path of a pod" names every Go file except tests, and no other Go file.
 func TestWalk(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

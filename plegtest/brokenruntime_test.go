@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// canceling is a fake runtime. If the context has ended, its GetPods returns an error of its own,
-// not the context's error.
+// canceling is a fake runtime. If the context has ended, its GetPods returns an error that does not
+// wrap the context's error.
 type canceling struct{ *plegtest.Runtime }
 
 func (r canceling) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
@@ -31,7 +31,8 @@ type broken struct {
 	watch   func(ctx context.Context, connected func(), observe func(pleg.ContainerEvent)) error
 	// watchExits replaces WatchContainerExits.
 	watchExits func(connected func()) error
-	// silent and calls control DescribeRuntime and CallsInFlight, which are valid by default.
+	// If silent is true, DescribeRuntime returns "". calls is the result of CallsInFlight. The zero
+	// values are valid for a runtime.
 	silent bool
 	calls  []pleg.RuntimeCall
 }
@@ -119,7 +120,8 @@ func label(b *broken) {
 // secret must not appear in the text of a problem.
 const secret = "hunter2"
 
-// relabel returns a function that labels the pod "a" and makes GetPod return an edited copy of it.
+// relabel returns a function that labels the pod "a" and makes GetPod return an edited copy of the
+// pod.
 func relabel(edit func(pod *pleg.Pod)) func(b *broken) {
 	return func(b *broken) {
 		label(b)

@@ -20,14 +20,14 @@ const (
 	// callTimeout is the time within which every call must return.
 	callTimeout = 30 * time.Second
 	// startTakes limits how far FinishedAt may lie before StartedAt. containerd sets StartedAt only
-	// when the start has returned, and a container that exits at once has finished by then.
+	// when the start has returned. A container that exits at once may finish earlier.
 	startTakes = time.Second
 	// streamLasts is the time for which a stream must stay open. The test's node must be quiet.
 	streamLasts = 500 * time.Millisecond
 )
 
-// fullList names the most frequent call. All its calls share this name, so that a repeated problem
-// is reported once.
+// fullList is the name of a full list in problems. All full lists have the same name, so that a
+// repeated problem is reported once.
 const fullList = "GetPods(all=true)"
 
 // noSuchPod is the UID of a pod that does not exist.
@@ -92,8 +92,8 @@ type conformance struct {
 	returned []returned // values that the runtime must not modify any more; guarded by mu
 }
 
-// returned is a value that the runtime returned. same compares it with a copy from the time of the
-// return.
+// returned is a value that the runtime returned. The function same reports whether the value still
+// equals a copy that was made at the return.
 type returned struct {
 	what string
 	same func() bool

@@ -106,8 +106,8 @@ func TestTestRuntimePassesAnySource(t *testing.T) {
 	})
 }
 
-// TestRuntime accepts a StartedAt shortly after FinishedAt: containerd sets StartedAt only when the
-// start has returned, and a container that exits at once has finished by then.
+// TestRuntime accepts a StartedAt shortly after FinishedAt. containerd sets StartedAt only when the
+// start has returned. A container that exits at once may finish earlier.
 func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &broken{Runtime: aNode()}
@@ -125,8 +125,8 @@ func TestTestRuntimePassesExitAtOnce(t *testing.T) {
 	})
 }
 
-// TestRuntime accepts a container that is older, by its time, than its predecessor. This happens if
-// the clock was set back.
+// TestRuntime accepts a container whose time is earlier than its predecessor's. This happens if the
+// clock was set back.
 func TestTestRuntimePassesClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := aNode()

@@ -93,9 +93,9 @@ type age struct {
 }
 
 // checkNewestFirst checks that containers are sorted by time, newest first. Containers of the same
-// name must be sorted by attempt, then by time. If the clock was set back, attempts and times
-// disagree. Then the containers of a name, sorted by attempt, must occupy the positions that their
-// times give that name.
+// name must be sorted by attempt, then by time. If the clock was set back, a newer attempt may have
+// an older time. Then the times decide which positions the containers of a name occupy, and the
+// attempts decide their order in these positions.
 func (t *conformance) checkNewestFirst(where, what string, list []age) {
 	byTime := slices.Clone(list)
 	slices.SortFunc(byTime, func(a, b age) int { return b.createdAt.Compare(a.createdAt) })
@@ -104,7 +104,7 @@ func (t *conformance) checkNewestFirst(where, what string, list []age) {
 		times[c.name] = append(times[c.name], c.createdAt)
 	}
 	var placeBefore time.Time
-	newer := make(map[string]age) // the previous container of each name
+	newer := make(map[string]age) // by name, the container that came last in list so far
 	for i, c := range list {
 		place := times[c.name][0]
 		times[c.name] = times[c.name][1:]
@@ -247,7 +247,7 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 			fmt.Sprintf("%s/%s", status.Namespace, status.Name),
 			"logs and reports must show one name for the pod")
 	}
-	last := -1 // index in Pod.Containers of the previous status
+	last := -1 // index in Pod.Containers of the container with the previous status
 	var before *pleg.Status
 	var aged []age
 	for _, s := range status.ContainerStatuses {
@@ -306,8 +306,8 @@ func (t *conformance) checkStatus(call string, pod *pleg.Pod, status *pleg.PodSt
 	t.checkSandboxes(call, pod, status)
 }
 
-// checkActive checks ActiveContainerStatuses. If the newest sandbox is ready, they must be the
-// statuses of its containers, in the same order. Otherwise they must be empty.
+// checkActive checks ActiveContainerStatuses. If the newest sandbox is ready, the list must contain
+// the statuses of this sandbox's containers, in the same order. Otherwise the list must be empty.
 func (t *conformance) checkActive(call string, pod *pleg.Pod, status *pleg.PodStatus) {
 	if len(pod.Sandboxes) == 0 || pod.Sandboxes[0] == nil {
 		return
@@ -448,8 +448,8 @@ func toCompare(pod *pleg.Pod) pleg.Pod {
 	return *clone
 }
 
-// shown returns a field of a pod in a readable form. Labels and annotations may be long or secret,
-// so it shows only their number.
+// shown returns a field of a pod in a readable form. For labels and annotations, the result
+// contains only their number, because their texts may be long or secret.
 func shown(v any) string {
 	switch v := v.(type) {
 	case map[string]string:

@@ -46,8 +46,8 @@ type Fault struct {
 	// Block makes the call block until the fault is healed. If the context ends first, the call
 	// returns the context's error.
 	Block bool
-	// IgnoreCancel makes Delay and Block ignore the end of the context. Then only healing the fault
-	// ends them early.
+	// IgnoreCancel makes Delay and Block ignore the end of the context. Only if the fault is healed
+	// do the affected calls continue early.
 	IgnoreCancel bool
 	// Do is called in the goroutine of the call. If Do returns an error, the call fails. Do may
 	// also panic.
@@ -58,12 +58,12 @@ type Fault struct {
 	Err error
 }
 
-// injectedFault is a fault that is not healed yet, and its number of affected calls.
+// injectedFault is a fault that is not healed yet.
 type injectedFault struct {
 	Fault
 	healed chan struct{} // closed by heal
 
-	// hits counts the affected calls. The lock of faultSet's owner guards it.
+	// hits is the number of affected calls so far. The lock of faultSet's owner guards it.
 	hits int
 }
 
@@ -136,8 +136,8 @@ func (f *injectedFault) apply(ctx context.Context, clk clock.Clock) error {
 	return f.Err
 }
 
-// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
-// of heal does nothing.
+// Inject starts a fault. The returned function heal ends the fault and releases the calls that the
+// fault blocks. A second call of heal does nothing.
 func (r *Runtime) Inject(f Fault) (heal func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,26 +159,27 @@ func (r *Runtime) Heal() {
 	}
 }
 
-// Fail makes the calls of a method for a pod fail with err until healed. With AnyPod, all calls of
-// the method fail. For other faults see Inject.
+// Fail makes calls of the method m for the pod uid fail with err until heal is called. With AnyPod,
+// all calls of the method fail. For other faults see Inject.
 func (r *Runtime) Fail(m Method, uid types.UID, err error) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Err: err})
 }
 
-// Delay makes the calls of a method for a pod take d until healed. With AnyPod, it affects all
-// calls of the method. If a call's context ends first, the call returns the context's error.
+// Delay makes calls of the method m for the pod uid take the time d until heal is called. With
+// AnyPod, all calls of the method are affected. If a call's context ends first, the call returns
+// the context's error.
 func (r *Runtime) Delay(m Method, uid types.UID, d time.Duration) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Delay: d})
 }
 
-// Block makes the calls of a method for a pod block until healed. With AnyPod, it affects all calls
-// of the method. If a call's context ends first, the call returns the context's error.
+// Block makes calls of the method m for the pod uid block until heal is called. With AnyPod, all
+// calls of the method block. If a call's context ends first, the call returns the context's error.
 func (r *Runtime) Block(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true})
 }
 
-// BlockIgnoringCancel makes the calls of a method for a pod block until healed, even if their
-// context ends. With AnyPod, it affects all calls of the method.
+// BlockIgnoringCancel makes calls of the method m for the pod uid block until heal is called, even
+// if a call's context ends. With AnyPod, all calls of the method block.
 func (r *Runtime) BlockIgnoringCancel(m Method, uid types.UID) (heal func()) {
 	return r.Inject(Fault{Method: m, PodUID: uid, Block: true, IgnoreCancel: true})
 }

@@ -27,7 +27,7 @@ type Runtime struct {
 	// The fields below are guarded by mu. No method holds mu while it blocks.
 
 	slots []slot
-	// first maps each UID to its first slot. Other slots with the same UID are duplicates: lists
+	// first contains the first slot of each UID. Other slots with the same UID are duplicates: lists
 	// include them, and all other methods ignore them.
 	first map[types.UID]int
 	// listed is the result of GetPods(all=true), or nil if it is out of date.
@@ -310,7 +310,7 @@ func (r *Runtime) listLocked() []*pleg.Pod {
 	return r.listed
 }
 
-// ofAll returns the full list pods if all is true. Otherwise it returns only the running part.
+// ofAll returns pods if all is true. Otherwise it returns only what runs, as GetPods does.
 func ofAll(pods []*pleg.Pod, all bool) []*pleg.Pod {
 	if all {
 		return pods

@@ -26,8 +26,8 @@ func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 }
 
 // SetIPs sets the addresses of the pod's newest sandbox, with the primary address first. As in a
-// real runtime, a status contains them only while that sandbox is the newest and ready. SetIPs
-// panics if the pod does not exist or contains no sandbox.
+// real runtime, a status contains these addresses only while the sandbox is ready and no newer
+// sandbox exists. SetIPs panics if the pod does not exist or contains no sandbox.
 func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,8 +38,8 @@ func (r *Runtime) SetIPs(uid types.UID, ips ...string) {
 	r.ips[lifeKey{uid, pod.Sandboxes[0].ID.ID}] = slices.Clone(ips)
 }
 
-// statusOf returns the status of a pod's present state, which may differ from asked, the caller's
-// listing.
+// statusOf returns the status that SetStatus set, or the status of the pod's present state. That
+// state may differ from the caller's listing, which is the argument asked.
 func (r *Runtime) statusOf(asked *pleg.Pod) *pleg.PodStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ const (
 type stream[E any] struct {
 	queue []E
 	wake  chan struct{} // has room for one signal
-	// broken is closed when the stream breaks. err is set before.
+	// broken is closed when the stream breaks. The field err is set before that.
 	broken chan struct{}
 	err    error
 }
@@ -98,8 +98,8 @@ func watchStream[E any](
 	}
 }
 
-// Emit sends an event to each open event stream, and returns the number of streams. Without a
-// stream, the event is lost. Emit never blocks.
+// Emit sends an event to each open event stream, and returns the number of these streams. If no
+// stream is open, the event is lost. Emit never blocks.
 func (r *Runtime) Emit(event pleg.ContainerEvent) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,9 +114,9 @@ func (r *Runtime) EmitOnChange(on bool) {
 	r.emit = on
 }
 
-// EmitExit sends an exit to each open stream of exits, and returns the number of streams. Without a
-// stream, the exit is lost. A test may send an exit before the container exits, long after, twice,
-// or for a container that does not exist. EmitExit never blocks.
+// EmitExit sends an exit to each open stream of exits, and returns the number of these streams. If
+// no stream is open, the exit is lost. A test may send an exit before the container exits, long
+// after, twice, or for a container that does not exist. EmitExit never blocks.
 func (r *Runtime) EmitExit(exit pleg.ContainerExit) (streams int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,8 +139,9 @@ func (r *Runtime) SetEventMode(mode EventMode) {
 	r.events.mode = mode
 }
 
-// BreakEventStreams ends each event stream with err, which may be nil. Events that were emitted
-// before are delivered first. It returns the number of ended streams.
+// BreakEventStreams ends each event stream with err, which may be nil. The stream first delivers
+// the events that were emitted before. BreakEventStreams returns the number of streams that it
+// ended.
 func (r *Runtime) BreakEventStreams(err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,8 +238,8 @@ func (r *Runtime) emitChangesLocked(old, pod *pleg.Pod) {
 	}
 }
 
-// emitExitsLocked emits an exit for each container and sandbox that is exited in pod but not in
-// old.
+// emitExitsLocked emits an exit for each container and sandbox that has exited in the new version
+// of a pod but not in the old version.
 func (r *Runtime) emitExitsLocked(old, pod *pleg.Pod) {
 	var was []*pleg.Container
 	if old != nil {

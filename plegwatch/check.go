@@ -119,8 +119,8 @@ type agentReport struct {
 }
 
 // trouble describes the worst problem of a report in a few words, because the report's own sentence
-// is too long for a verdict. The pod and the container come first, so that fit does not cut them
-// off.
+// is too long for a verdict. The pod and the container come first, so that the function fit does
+// not cut them off.
 func trouble(r *agentReport, now time.Time) string {
 	since := func(t time.Time) string {
 		if t = t.UTC(); now.Sub(t) > 12*time.Hour {

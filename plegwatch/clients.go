@@ -38,7 +38,7 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	case state == http.StateNew:
 		c.open = append(c.open, &client{conn: conn, accepted: time.Now()})
 		if first := c.excessLocked(false); first != nil {
-			// Until note returns, the server accepts no further connection.
+			// The server accepts no further connection until this call of note returns.
 			c.mu.Unlock()
 			time.Sleep(time.Until(first.accepted.Add(sendGrace)))
 			c.mu.Lock()
@@ -53,8 +53,8 @@ func (c *clients) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// excessLocked returns the oldest busy connection if too many connections are busy. If busy is
-// false, it does the same for waiting connections. Otherwise it returns nil.
+// excessLocked checks the busy connections or, if busy is false, the waiting connections. If there
+// are too many, it returns the oldest of them. Otherwise it returns nil.
 func (c *clients) excessLocked(busy bool) (first *client) {
 	n, most := 0, maxWaiting
 	if busy {

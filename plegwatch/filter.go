@@ -94,7 +94,8 @@ func parsePodName(s string) (p podName, err error) {
 	return p, err
 }
 
-// parseEvent parses an event type as the table or the JSON output spells it, in any case.
+// parseEvent parses an event type as the table or the JSON output spells it. It ignores the
+// difference between upper and lower case.
 func parseEvent(s string) (pleg.PodLifeCycleEventType, error) {
 	for _, e := range shownEvents {
 		if strings.EqualFold(s, string(e)) || strings.EqualFold(s, eventText(e)) {

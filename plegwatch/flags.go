@@ -98,8 +98,8 @@ type flags struct {
 	version   bool
 }
 
-// parseFlags parses the command line. If a flag for the endpoint or the node's name is missing, it
-// uses crictl's settings or the host's name.
+// parseFlags parses the command line. If no flag names an endpoint, parseFlags uses crictl's
+// settings. If no flag names the node, parseFlags uses the host's name.
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	f := flags{output: outputText, logFormat: logText, exits: cri.DefaultExitsDir}
 	fs := newFlagSet(&f)
@@ -180,7 +180,8 @@ func addSelection(fs *pflag.FlagSet, f *flags) {
 	fs.VarP(&f.output, "output", "o", "a table, a JSON object a line, or no events")
 }
 
-// findEndpoint takes the endpoint from where crictl has it, or else that of the simulated node.
+// findEndpoint takes the endpoint from crictl's environment variable or configuration. If crictl
+// has no endpoint, findEndpoint takes the simulated node.
 func (f *flags) findEndpoint() error {
 	const variable = "CONTAINER_RUNTIME_ENDPOINT"
 	if f.endpoint = os.Getenv(variable); f.endpoint != "" {
@@ -257,8 +258,8 @@ func (f *flags) validate(rest []string) error {
 	return nil
 }
 
-// node returns the endpoint to watch. It starts the simulated node if the flags ask for it; stop
-// ends that node.
+// node returns the endpoint to watch. If the flags ask for the simulated node, it starts that node,
+// and the function stop ends that node.
 func (f *flags) node() (endpoint string, stop func(), err error) {
 	switch f.endpoint {
 	case demoEndpoint:
@@ -301,9 +302,9 @@ func (e *exitEvents) option() cri.Option {
 	return cri.WithExitsDir(string(*e))
 }
 
-// since selects which of the pods and containers that exist at the start are printed: those that
-// started or ended after a time, or within a duration before the start. The zero value selects
-// none.
+// since is a flag that selects pods and containers from those that exist at the start. It selects
+// those that started or ended after a time, or within a duration before the start. The zero value
+// selects none.
 type since struct {
 	at  time.Time
 	ago time.Duration
@@ -323,7 +324,8 @@ func (s *since) set(text string) (err error) {
 // isZero reports whether the flag is not set.
 func (s *since) isZero() bool { return *s == since{} }
 
-// wants reports whether something that happened before the watch began is printed.
+// wants reports whether the flag selects a change at the time happened. began is when the watch
+// began.
 func (s *since) wants(happened, began time.Time) bool {
 	switch {
 	case s.ago > 0:

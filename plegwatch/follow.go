@@ -28,12 +28,13 @@ type follower struct {
 
 	began   time.Time
 	events  int // printed
-	others  int // not printed, because of the filter
+	others  int // not printed because of the filter
 	initial int // not printed, because they had happened before the watch began
-	// How many events could not be printed or kept in the history, and when that was logged last.
+	// lost is the number of events that could not be printed or added to the history. lostLogged is
+	// when that was last logged.
 	lost       int
 	lostLogged time.Time
-	// logged is the condition that was last logged, and loggedAt is when.
+	// logged is the last logged condition, and loggedAt is when it was logged.
 	logged   plegz.Condition
 	loggedAt time.Time
 }
@@ -43,8 +44,8 @@ func newFollower(generator *pleg.GenericPLEG, cache *pleg.PodCache, f flags, p p
 	return &follower{generator: generator, cache: cache, flags: f, printer: p, history: h, log: log, began: time.Now()}
 }
 
-// follow prints every event that the flags select, and keeps all in the history, until ctx ends or an
-// event cannot be printed.
+// follow adds every event to the history, and prints the events that the flags select. It returns
+// when ctx ends, or when an event cannot be printed.
 func (f *follower) follow(ctx context.Context) error {
 	events, ends := f.generator.Watch(), make(chan *pleg.PodLifecycleEvent)
 	ctx, cancel := context.WithCancel(ctx)
@@ -79,8 +80,8 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// take keeps an event in the history, and prints it if it is wanted. Without room on the disk it only counts and logs
-// what is lost, because the page and the metrics are needed then.
+// take adds an event to the history, and prints the event if the flags select it. If the disk is
+// full, take only counts and logs what is lost, because the page and the metrics are needed then.
 func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 	l := describe(e, f.cache, time.Now())
 	l.Node = f.flags.nodeName
@@ -93,7 +94,7 @@ func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 		f.others++
 		return nil
 	case l.Initial && !f.flags.initial && (wasKept || !f.flags.since.wants(l.happenedAt(), f.began)):
-		f.initial++ // or it was printed with the history
+		f.initial++ // if wasKept is true, the history may have been printed
 		return nil
 	}
 	err := f.printer.print(l)
@@ -105,8 +106,8 @@ func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 	return err
 }
 
-// noteLost counts an event that could not be printed or kept because of an error, and logs the error at most once a
-// minute. It ignores nil.
+// noteLost counts a line that could not be printed or added to the history because of err. It logs
+// err at most once a minute. If err is nil, noteLost does nothing.
 func (f *follower) noteLost(err error) {
 	if err == nil {
 		return
@@ -118,7 +119,8 @@ func (f *follower) noteLost(err error) {
 	}
 }
 
-// noteHealth logs the health, and keeps it in the history, at each change of its level, and at most every ten seconds if something else is wrong.
+// noteHealth logs the health and adds it to the history if its level or its problem has changed.
+// Without a change of level, it does so at most every ten seconds.
 func (f *follower) noteHealth() {
 	c := plegz.NewCondition(f.generator)
 	now := time.Now()

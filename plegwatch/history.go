@@ -25,14 +25,15 @@ const (
 	defaultHistorySize = 8
 )
 
-// past is what earlier agents wrote, oldest first.
+// past is the history that earlier agents wrote, oldest entry first.
 type past struct {
 	entries []entry
-	// unreadable is how many lines are torn, or have another form.
+	// unreadable is the number of lines that are incomplete or have another format.
 	unreadable int
 }
 
-// entry is a line of a history: an event or a change of the health. The other is nil.
+// entry is a line of a history. Either event or health is set: the line is an event of a container,
+// or a change of the health.
 type entry struct {
 	event  *line
 	health *healthLine
@@ -87,7 +88,7 @@ func (p *past) option() plegz.Option {
 		switch {
 		case e.health != nil:
 			conditions = append(conditions, e.health.PastCondition)
-		case e.event.Event == pleg.ContainerEnded: // the page shows deaths, and what corrects them
+		case e.event.Event == pleg.ContainerEnded: // not on the page, unlike deaths
 		case !e.event.Initial || e.event.Event == pleg.ContainerDied:
 			shown := plegz.Event(*e.event)
 			shown.Time = e.event.shownTime()
@@ -101,14 +102,15 @@ func (p *past) option() plegz.Option {
 // history is the history that this agent writes. A nil history writes nothing.
 type history struct {
 	w io.WriteCloser
-	// torn is true if the last write failed, and may have left a part of a line.
+	// torn is true if the last write failed, so that the file may end in the middle of a line.
 	torn bool
 	// known contains the events that earlier agents wrote, by key.
 	known map[string]bool
 }
 
-// openHistory continues the history in a directory, which it makes if it does not exist. size is the
-// most that the files contain together, in MiB.
+// openHistory reads the history in a directory and returns it as a past. The returned history
+// continues it. If the directory does not exist, openHistory makes it. size is the maximum size of
+// the files together, in MiB.
 func openHistory(dir string, size int) (*history, *past, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("opening the history: %w", err)
@@ -117,7 +119,7 @@ func openHistory(dir string, size int) (*history, *past, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the history: %w", err)
 	}
-	// A full file is kept until the next one is full.
+	// The history has two files: the newest, and the last one that became full.
 	file := &lumberjack.Logger{Filename: filepath.Join(dir, historyFile), MaxSize: size / 2, MaxBackups: 1}
 	h := &history{w: file, known: make(map[string]bool)}
 	for _, e := range p.entries {
@@ -125,7 +127,7 @@ func openHistory(dir string, size int) (*history, *past, error) {
 			h.known[e.event.key()] = true
 		}
 	}
-	// The earlier agent may have left a part of a line.
+	// The file may end in the middle of a line that an earlier agent wrote.
 	if err := h.write(nil); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("opening the history: %w", err), h.close())
 	}
@@ -135,7 +137,8 @@ func openHistory(dir string, size int) (*history, *past, error) {
 // key identifies an event of a container.
 func (l *line) key() string { return l.ContainerID + " " + string(l.Event) }
 
-// has reports whether an earlier agent wrote what has now been read again at the start.
+// has reports whether l is an Initial event of this agent that an earlier agent has already
+// written.
 func (h *history) has(l *line) bool { return h != nil && l.Initial && h.known[l.key()] }
 
 // add writes a line or a healthLine.
@@ -150,7 +153,8 @@ func (h *history) add(v any) error {
 	return h.write(printable.JSON(text))
 }
 
-// write writes a line by a single call, so that an agent that is killed leaves at most one torn line.
+// write writes a line in a single call. So an agent that is killed leaves at most one incomplete
+// line.
 func (h *history) write(text []byte) error {
 	text = append(text, '\n')
 	if h.torn {

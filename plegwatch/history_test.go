@@ -23,8 +23,9 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// An agent that was restarted, and the history command without a runtime, report each end once, with its final reason:
-// an end that an earlier agent saw, and an end while no agent ran.
+// One container ends before an agent runs, and another one between two agents. The second agent and
+// the history command each report both ends once, with the final reasons. The history command needs
+// no runtime.
 func TestHistoryOutlivesTheAgent(t *testing.T) {
 	t.Parallel()
 	s, dir := proctest.CRIServer(t), t.TempDir()
@@ -76,7 +77,7 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 	}
 }
 
-// A history without its directory, and one that a flag names wrongly, are errors.
+// Bad arguments for a history, and a directory that cannot be opened, are errors.
 func TestHistoryFlags(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -103,7 +104,8 @@ func TestHistoryFlags(t *testing.T) {
 	}
 }
 
-// Lines that are torn, or that this version does not understand, are counted, and cost no other line.
+// Torn lines, and lines that this version does not understand, are counted. All other lines are
+// read.
 func TestHistoryWithLinesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,7 +125,7 @@ func TestHistoryWithLinesThatCannotBeRead(t *testing.T) {
 	died := line{Time: someTime, Namespace: "shop", Pod: "web", Event: pleg.ContainerDied, Reason: "OOM\x1bKilled"}
 	full := &fullDisk{WriteCloser: h.w}
 	h.w = full
-	for range 3 { // the disk is full for the second
+	for range 3 { // during the second call, the disk is full
 		err = errors.Join(err, h.add(died))
 		full.isFull = !full.isFull
 	}
@@ -140,7 +142,7 @@ func TestHistoryWithLinesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// fullDisk writes half of what it gets while it is full.
+// fullDisk writes only half of the bytes, and returns an error, while isFull is true.
 type fullDisk struct {
 	io.WriteCloser
 	isFull bool
@@ -156,7 +158,8 @@ func (w *fullDisk) Write(b []byte) (int, error) {
 
 var kills = flag.Int("kills", 20, "how often TestHistoryOfKilledAgents kills a writer")
 
-// historyWriter names the directory in which the test program writes a history until it is killed.
+// historyWriter is an environment variable with a directory. If it is set, the test program writes
+// a history into the directory until the program is killed.
 const historyWriter = "PLEGWATCH_TEST_HISTORY"
 
 func writeHistory(dir string) {
@@ -168,8 +171,8 @@ func writeHistory(dir string) {
 	os.Exit(exitFailed)
 }
 
-// A writer that is killed at any moment leaves a history that can be read and continued, with at most one torn line,
-// in files of a bounded size.
+// A writer may be killed at any moment. The history can then be read and continued. Each kill
+// leaves at most one torn line, and the size of the files is limited.
 func TestHistoryOfKilledAgents(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -185,7 +188,7 @@ func TestHistoryOfKilledAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		for begun := time.Now(); !grows(dir) && time.Since(begun) < patience; {
-			time.Sleep(time.Millisecond) // a process of its own has no other clock
+			time.Sleep(time.Millisecond) // the writer is another process, so it has no fake clock
 		}
 		time.Sleep(time.Duration(n%10) * time.Millisecond)
 		_ = writer.Process.Kill()
@@ -202,7 +205,7 @@ func TestHistoryOfKilledAgents(t *testing.T) {
 				size += info.Size()
 			}
 		}
-		if size > 6<<20 { // a writer that lives for milliseconds may not get round to removing the oldest file
+		if size > 6<<20 { // a writer may be killed before it has removed the oldest file
 			t.Fatalf("after %d kills: %d bytes in %v", n+1, size, files)
 		}
 	}
@@ -211,13 +214,14 @@ func TestHistoryOfKilledAgents(t *testing.T) {
 	}
 }
 
-// grows reports whether somebody has written into a history in the last moments.
+// grows reports whether a history was written to in the last 5 ms.
 func grows(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, historyFile))
 	return err == nil && time.Since(info.ModTime()) < 5*time.Millisecond
 }
 
-// The page gets what an earlier agent saw: deaths at the time at which they happened, and changes of level.
+// The page shows the history of an earlier agent: events, and changes of level. The time of a death
+// is when the container ended, even if an agent read the event later.
 func TestPastOfThePage(t *testing.T) {
 	p := new(past)
 	for _, text := range []string{

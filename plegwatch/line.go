@@ -10,7 +10,7 @@ import (
 // line is the output for one event.
 type line plegz.Event
 
-// describe returns the line of an event that was read at now.
+// describe returns the line of an event. now is when the event was read.
 func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now time.Time) line {
 	return line(plegz.NewEvent(e, cache, now))
 }
@@ -18,8 +18,9 @@ func describe(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now time.Time) li
 // happenedAt returns the runtime's time of the event; zero if the runtime reports none.
 func (l *line) happenedAt() time.Time { return (*plegz.Event)(l).HappenedAt() }
 
-// shownTime returns the time in the table: for an event that may be read long after it happened, the
-// runtime's time if there is one.
+// shownTime returns the time in the table, which is usually when the event was read. An initial
+// event or a ContainerEnded may be read much later than it happened. For such an event, the table
+// contains the runtime's time, if the runtime reports one.
 func (l *line) shownTime() time.Time {
 	if at := l.happenedAt(); !at.IsZero() && (l.Initial || l.Event == pleg.ContainerEnded) {
 		return at

@@ -36,8 +36,8 @@ const (
 	exitUsage  = 2
 )
 
-// endGrace is the time that the program gets to end after a signal. It is longer than closeGrace,
-// so that requests in progress can finish.
+// endGrace is how long the program may take to end after a signal. It is longer than closeGrace, so
+// that requests in progress can finish.
 const endGrace = 3 * time.Second
 
 func main() {
@@ -125,7 +125,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
-	// Run until Stop, so that the summary describes a running generator.
+	// The generator runs until Stop, even after ctx ends: the summary describes a running generator.
 	generator.Start(context.WithoutCancel(ctx))
 	defer generator.Stop()
 	if len(f.listen) > 0 {
@@ -146,8 +146,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	return err
 }
 
-// connect returns the runtime at an endpoint. If wait is true, it succeeds before the runtime
-// answers.
+// connect returns the runtime at an endpoint. If wait is false, it fails if the runtime does not
+// answer. If wait is true, it returns at once, and the runtime may appear later.
 func connect(ctx context.Context, wait bool, endpoint string, opts ...cri.Option) (*cri.Runtime, error) {
 	if wait {
 		return cri.Dial(endpoint, opts...)

@@ -320,7 +320,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// isHidden reports whether a character is not printable, so that it could control a terminal.
+// isHidden reports whether a character is not printable. Such a character could control a terminal.
 func isHidden(r rune) bool { return !unicode.IsPrint(r) }
 
 func TestAddressInUse(t *testing.T) {
@@ -403,7 +403,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// watching is a call of run in its own goroutine.
+// watching is a call of the function run in its own goroutine.
 type watching struct{ code chan int }
 
 func startWatch(ctx context.Context, args []string, stdout, stderr io.Writer) watching {
@@ -612,7 +612,7 @@ func served(t *testing.T, log interface{ String() string }) (address string) {
 	return address
 }
 
-// await waits until holds returns true.
+// await waits until the function holds returns true.
 func await(t *testing.T, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {

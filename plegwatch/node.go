@@ -44,7 +44,7 @@ func nodePlans() []timetable.PodPlan {
 		pod("shop", "web-0", 0,
 			timetable.ContainerPlan{ContainerConfig: named("nginx"), StartAfter: setUp},
 		),
-		// This pod crashes repeatedly, and each restart comes later than the last.
+		// This pod crashes repeatedly. The delay before each restart grows.
 		pod("shop", "cart-0", 500*time.Millisecond,
 			timetable.ContainerPlan{
 				ContainerConfig: named("cart"),

@@ -84,7 +84,7 @@ func (p jsonPrinter) write(v any) error {
 	return err
 }
 
-// textPrinter prints a table. On a terminal, lines are as wide as the terminal: the last columns
+// textPrinter prints a table. On a terminal, lines are as wide as the terminal. The last columns
 // are dropped if they do not fit, and long names are shortened in the middle. A state is never cut.
 // In a file or a pipe, nothing is cut, and times include the date.
 type textPrinter struct {
@@ -135,7 +135,7 @@ func (p *textPrinter) printHealth(h healthLine) error {
 	return p.write(cells{p.timeText(h.Time), "-", "-", string(h.Level), h.Sentence, "-", "-"}, colour)
 }
 
-// write writes a row, and the heading before the first.
+// write writes a row. Before the first row, it writes the heading.
 func (p *textPrinter) write(c cells, colour string) error {
 	if !p.headed {
 		p.headed = true
@@ -159,7 +159,7 @@ func (p *textPrinter) timeText(t time.Time) string {
 	return t.Format(dateLayout)
 }
 
-// format returns a line of the table. The texts may hold anything.
+// format returns a line of the table. It escapes the texts, because they may contain anything.
 func (p *textPrinter) format(c cells) string {
 	c.pod, c.container, c.state = printable.Text(c.pod), printable.Text(c.container), printable.Text(c.state)
 	timeWidth := len(dateLayout)
@@ -236,7 +236,7 @@ func (l line) lagText() string {
 	}
 }
 
-// red is the escape sequence of what went wrong.
+// red is the escape sequence for lines that report a problem.
 const red = "\x1b[31m"
 
 // colourCode is the escape sequence of a line's colour; empty for none.
@@ -253,8 +253,8 @@ func (l line) colourCode() string {
 	}
 }
 
-// shorten cuts the middle out of a text that is wider than its column, because the start and the
-// end of a pod's name identify it best.
+// If a text is wider than its column, shorten cuts out the middle. The start and the end of a pod's
+// name identify the pod best.
 func shorten(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s

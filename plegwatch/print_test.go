@@ -182,7 +182,7 @@ func TestDescribe(t *testing.T) {
 	cache := pleg.NewCache()
 	g := pleg.New(rt, pleg.WithCache(cache), pleg.WithLogger(klog.Logger{}))
 	events := g.Watch()
-	// look relists, and describes the events of the container.
+	// look calls Relist, and returns the descriptions of the container's events.
 	look := func() (lines []line) {
 		_ = g.Relist(t.Context())
 		for len(events) > 0 {
@@ -239,8 +239,8 @@ func (p *printed) print(l line) error {
 
 func (p *printed) printHealth(healthLine) error { return nil }
 
-// A reason that the runtime learns late is printed with the PodSync that reports it, and with the end, which is printed
-// once.
+// If the runtime learns a reason late, the lines of the PodSync and of the end show it. Each end
+// has one line.
 func TestLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()
@@ -271,7 +271,7 @@ func TestLateReason(t *testing.T) {
 		var lines, ends []string
 		for _, l := range got.lines {
 			text := fmt.Sprint(l.containerText(), " ", eventText(l.Event), " ", l.stateText())
-			if l.Event == pleg.ContainerEnded { // of a subscription of its own
+			if l.Event == pleg.ContainerEnded { // ends come from another subscription, in any order
 				ends = append(ends, text)
 			} else {
 				lines = append(lines, text)

@@ -49,7 +49,8 @@ func printHistory(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// print prints the entries that the flags select, as of now. Without --since these are all.
+// print prints the entries that the flags select. A duration in --since counts back from the time
+// now.
 func (p *past) print(to printer, f *flags, now time.Time) error {
 	isRecent := func(t time.Time) bool { return f.since.isZero() || f.since.wants(t, now) }
 	for _, e := range p.entries {

@@ -64,8 +64,8 @@ func serve(addresses []string, wait bool, handler http.Handler, log *slog.Logger
 	return s, nil
 }
 
-// newServer returns a server that limits what clients can use of memory and files: connections have
-// deadlines and small buffers, and their number is limited.
+// newServer returns a server that limits how much memory and how many files clients can use:
+// connections have deadlines and small buffers, and their number is limited.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:  handler,
@@ -74,7 +74,7 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ConnState: new(clients).note,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			// Without this, the kernel would buffer megabytes for a client that does not read.
+			// Without a limit, the kernel buffers megabytes for a client that does not read.
 			if c, ok := conn.(interface{ SetReadBuffer(bytes int) error }); ok {
 				_ = c.SetReadBuffer(16 << 10)
 			}
@@ -86,7 +86,8 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// serve serves on a listener. If err is not nil, it first tries to listen until it succeeds.
+// serve serves on the listener l. If err is not nil, there is no listener yet: serve then tries the
+// address until listening succeeds.
 func (s *server) serve(on *http.Server, address string, l net.Listener, err error) {
 	if err != nil {
 		s.log.Error("The address is taken, and is tried again", "address", address, "error", err)
@@ -194,8 +195,8 @@ type answers struct {
 	since  time.Time        // when the cache was last emptied; guarded by mu
 }
 
-// form is the cache key of a request: its method, encoding and format. However clients spell their
-// headers, there are only a few forms.
+// form is the cache key of a request: its method, encoding and format. There are only a few forms,
+// however many different headers clients send.
 type form struct {
 	method, encoding string
 	format           expfmt.Format

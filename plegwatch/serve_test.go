@@ -248,7 +248,8 @@ func highestMemory(t *testing.T, pid int) (mib int) {
 	return kib >> 10
 }
 
-// However a client spells its headers, the handler is called only once for each form and second.
+// The handler is called at most once a second for each encoding, however clients spell their
+// headers.
 func TestAnswersAreShared(t *testing.T) {
 	made := 0
 	shared := &answers{next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +270,7 @@ func TestAnswersAreShared(t *testing.T) {
 			}
 		}
 	}
-	if made > 4 { // one for each of two encodings, or twice as many if a second has passed
+	if made > 4 { // two encodings; twice as many if a second has passed
 		t.Errorf("400 requests led to %d answers", made)
 	}
 }

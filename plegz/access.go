@@ -83,8 +83,8 @@ func crossSite(r *http.Request) bool {
 }
 
 // ownPath reports whether the path is exactly the one at which the handler is registered. If a mux
-// passed the request, the request's pattern names that path. Otherwise the path must be the root,
-// as after http.StripPrefix.
+// passed the request on, that path is in the request's pattern. The root is allowed too, because
+// http.StripPrefix leaves it.
 func ownPath(r *http.Request) bool {
 	if r.URL.Path == "" || r.URL.Path == "/" {
 		return true

@@ -12,8 +12,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The handler answers only GET and HEAD requests from this machine, at its own path, that were not
-// made by another site's page.
+// The handler answers only GET and HEAD requests at its own path. A request must come from this
+// machine, and not from a page of another site.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := func(header ...string) func(*http.Request) {

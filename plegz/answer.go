@@ -67,8 +67,9 @@ func (r *recorder) answer(position string) (a answer, news <-chan struct{}) {
 	return a, r.news
 }
 
-// resumeLocked returns the change number in a position. It refuses the position if an item that was
-// removed later is already forgotten, because the client could not learn of the removal.
+// resumeLocked returns the change number in a position. It refuses the position if the history has
+// forgotten a removal that came after the position. Otherwise the client would never learn of that
+// removal.
 func (r *recorder) resumeLocked(position string) (number uint64, resumed bool) {
 	epoch, text, _ := strings.Cut(position, ".")
 	number, err := strconv.ParseUint(text, 10, 64)

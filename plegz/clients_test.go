@@ -88,7 +88,8 @@ func TestSlowClient(t *testing.T) {
 			}
 			other.end()
 			n.pass(2 * time.Second)
-			// The pipe may still contain bytes that the server wrote before it gave up.
+			// Before it closed the connection, the server may have written bytes that are still in
+			// the pipe.
 			if _, err := io.Copy(io.Discard, client); err != nil {
 				t.Errorf("%s: the connection is not closed: %v", format, err)
 			}
@@ -126,8 +127,8 @@ func TestSlowRequests(t *testing.T) {
 				n := newNode(t)
 				l, stop := n.serve()
 				var clients []net.Conn
-				// The handler answers at most 64 requests at once, so 100 would not all be
-				// answered.
+				// The handler answers at most 64 requests at once. So if it must answer all
+				// requests, there are only ten.
 				for range map[bool]int{false: 100, true: 10}[tt.code == 200] {
 					clients = append(clients, ask(t, l, tt.request))
 				}

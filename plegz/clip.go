@@ -17,7 +17,7 @@ const maxText = 1024
 // clip cuts a text to maxText bytes.
 func clip(s string) string { return clipTo(s, maxText) }
 
-// clipTo cuts a text that is longer than most bytes, and marks the cut with an ellipsis.
+// clipTo cuts a text to the limit most, in bytes. It marks the cut with an ellipsis.
 func clipTo(s string, most int) string {
 	if len(s) <= most {
 		return s

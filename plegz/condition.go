@@ -25,23 +25,24 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem, when it began and what to do. It includes texts of the
-	// runtime, which are cut if they are long, and escaped.
+	// Sentence describes the worst problem, when the problem began, and what to do. Texts from the
+	// runtime are escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
 	// Notes describes the other problems, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// changing matches what changes in a sentence while the problem stays the same.
+// changing matches the parts of a sentence that may change while the problem stays the same.
 var changing = regexp.MustCompile(`\(for [^)]*\)|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
-// Resembles reports whether c and other have one level and one problem. Times and counts may differ.
+// Resembles reports whether c and other have the same level and describe the same problem. Times
+// and counts may differ.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
 }
 
-// PastCondition is a Condition that did not resemble the one before it.
+// PastCondition is a Condition that did not resemble the previous Condition.
 type PastCondition struct {
 	// Time is when the Condition was first seen.
 	Time time.Time `json:"time"`
@@ -71,7 +72,7 @@ type condition struct {
 // slowCall is the time after which an unanswered list is reported as stuck.
 const slowCall = 10 * time.Second
 
-// newCondition describes a report in words, as of now. pods are the listed pods; they contain the
+// newCondition describes a report in words. now is the current time. The listed pods contain the
 // names and IDs for the report's calls and failing pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
@@ -167,8 +168,9 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 }
 
 // stuckList describes what blocks the lists. It names a container of the pod that has been stuck
-// longest, else the container of a stuck call for an unlisted pod. If there is neither, it says
-// that the container is not known. stuck is sorted, oldest first.
+// longest. If no pod is stuck, stuckList names the container of a stuck call. If there is no such
+// call, stuckList says that the container is not known. The parameter stuck is sorted, oldest
+// first.
 func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) string {
 	since, effect := r.StuckRelist.Since, "; until a list is answered, pods that come or go may not be seen."
 	if n := r.StuckRelist.Answered; n > 0 {
@@ -208,8 +210,8 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
 	return all
 }
 
-// forLong describes since when something fails, and for how long. If the current attempt began
-// later, it adds how long that attempt has been running.
+// forLong describes when a problem began, and how long it has lasted. If the current attempt began
+// later, forLong adds how long this attempt has lasted.
 func forLong(since, attempt, now time.Time) string {
 	text := clockTime(since) + " (for " + roughly(now.Sub(since))
 	if attempt.Sub(since) >= time.Second {
@@ -228,7 +230,7 @@ func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 }
 
 // stuckObject returns the name of the container or pod whose inspection is stuck. It also returns
-// when the runtime call for it began, or zero if no call is known.
+// the time when the stuck call began, or zero if no call is known.
 func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attempt time.Time) {
 	var call pleg.RuntimeCall
 	for _, c := range slices.Backward(r.CallsInFlight) {

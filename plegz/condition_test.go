@@ -52,14 +52,14 @@ func TestSentence(t *testing.T) {
 }
 
 // While a list is stuck, the sentence names a stuck pod and counts the pods that were inspected
-// since. It does not say that other pods are unaffected, because their new containers are not seen.
+// since. It does not call other pods unaffected, because their new containers are not seen.
 func TestStuckListInWords(t *testing.T) {
 	const since = " since 00:00:03 UTC on 1 Jan (for 13 s)"
 	const unseen = "; until a list is answered, pods that come or go may not be seen."
 	const nothing = "nothing has been answered" + since + ": restart the runtime."
 	for _, tt := range []struct {
 		stuck []types.UID // pods whose inspections are stuck
-		first string      // the sentence before the list counts as stuck
+		first string      // how the sentence begins before the list counts as stuck
 		want  string
 	}{
 		{nil, "", "Degraded: a container blocks the lists, and which one is not known: GetPods has not been answered" +
@@ -94,8 +94,8 @@ func TestStuckListInWords(t *testing.T) {
 			if !strings.HasSuffix(s.Sentence, tt.want) || s.AwaySince.IsZero() == frozen || len(s.Notes) > 0 {
 				t.Errorf("after 14 s: %s, notes %q, away since %v, want %s", s.Sentence, s.Notes, s.AwaySince, tt.want)
 			}
-			// Four minutes later, the list has timed out after two minutes, and the next list is
-			// stuck.
+			// After four more minutes, the first list has reached its timeout of two minutes, and
+			// the next list is stuck.
 			n.pass(4 * time.Minute)
 			reason := "reason: pleg was last seen active 4 min ago; threshold is 3 min: GetPods has been running for "
 			if s = n.state(); !strings.HasPrefix(s.Sentence, "Not healthy: ") || s.AwaySince.IsZero() == frozen {
@@ -257,7 +257,7 @@ func TestNotes(t *testing.T) {
 		for i, name := range []string{"team/pod-0000", "team/pod-0001"} {
 			n.Fail(plegtest.GetPodStatus, types.UID(name), errors.New("no such task"))
 			n.ExitContainer(types.UID(name), fmt.Sprintf("container-%04d", i), 1, "Error")
-			n.pass(3 * time.Second) // so that the first pod fails more often
+			n.pass(3 * time.Second) // so that the first pod has more failures than the second
 		}
 		n.pass(10 * time.Second)
 		n.BreakEventStreams(errors.New("EOF"))

@@ -47,15 +47,17 @@
 // The state of a pod is stuck, failing, crashed, starting, running, completed, stopped or removed.
 // The state of a container is created, running, exited, unknown or removed.
 //
-// An event has a number and the fields of Event. A sample has callsInFlight and backlog, and in seconds
-// relistAge, oldestCall, relist and inspection. A missing field is unknown, or does not apply.
+// An event has a number and the fields of Event. A sample has callsInFlight and backlog. It also
+// has relistAge, oldestCall, relist and inspection, in seconds. A missing field is unknown, or does
+// not apply.
 //
 // # History
 //
-// A subscription with the name "plegz" records history: containers and pods that are gone, events and
-// samples, and changes of level. It begins with the first request, and ends ten minutes after the last request, or at Stop
-// if no stream is open. Without a recording nothing runs, and nothing is kept. WithRecording records
-// all the time. WithHistory bounds the history, and WithPast adds what an earlier agent recorded.
+// A subscription with the name "plegz" records history: containers and pods that are gone, events,
+// samples, and changes of the health. The subscription begins with the first request. If no stream
+// is open, it ends ten minutes after the last request, and at Stop. Without a recording nothing
+// runs, and nothing is kept. WithRecording records all the time. WithHistory bounds the history,
+// and WithPast adds what an earlier agent recorded.
 //
 // More requests do not cost the generator more. The handler reads the pods at most five times a
 // second, and the health report and the metrics once a second. All requests between two changes get

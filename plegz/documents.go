@@ -23,8 +23,8 @@ type document struct {
 	body     []byte
 }
 
-// staleAfter is the maximum age of a cached document. The ages in a document are not updated after
-// it was made.
+// staleAfter is the maximum age of a cached document. A document contains ages, and these are not
+// updated after the document was made.
 const staleAfter = time.Second
 
 // document returns the whole state in a format.

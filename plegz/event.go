@@ -20,13 +20,13 @@ type Event struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	PodUID    types.UID `json:"podUID"`
-	// Container and ContainerID name the container or sandbox. A PodSync has them only if it corrects
-	// how the container ended. A sandbox has no name.
+	// Container and ContainerID name the container or sandbox. A PodSync has these fields only if
+	// it corrects how the container ended. A sandbox has no name.
 	Container   string                     `json:"container,omitempty"`
 	ContainerID string                     `json:"containerID,omitempty"`
 	Sandbox     bool                       `json:"sandbox,omitempty"`
 	Event       pleg.PodLifeCycleEventType `json:"event"`
-	// Initial is true if this had happened before the subscription began.
+	// Initial is true if the event had happened before the subscription began.
 	Initial bool `json:"initial,omitempty"`
 	// State is created, running, exited or unknown for a container, and ready or not ready for a
 	// sandbox. It is missing if the container or sandbox is gone.
@@ -34,16 +34,16 @@ type Event struct {
 	// IP is the sandbox's address.
 	IP           string `json:"ip,omitempty"`
 	RestartCount int    `json:"restartCount,omitempty"`
-	// CreatedAt, StartedAt and FinishedAt are the runtime's times: CreatedAt of a sandbox, the others
-	// of a container.
+	// CreatedAt, StartedAt and FinishedAt are the runtime's times. CreatedAt is that of a sandbox.
+	// StartedAt and FinishedAt are those of a container.
 	CreatedAt  time.Time `json:"createdAt,omitzero"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// ExitCode and Reason say how the container exited.
 	ExitCode *int   `json:"exitCode,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-	// Unconfirmed is true if an exit event has reported the exit, and the runtime's status has not shown
-	// it yet. A PodSync may correct the exit, and ContainerEnded reports its final reason.
+	// Unconfirmed is true if an exit event has reported the exit, and the runtime's status has not
+	// shown it yet. A PodSync may correct the exit, and ContainerEnded reports its final reason.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// Error is why the pod could not be inspected.
 	Error string `json:"error,omitempty"`
@@ -59,8 +59,8 @@ const (
 	sandboxNotReady = "not ready"
 )
 
-// NewEvent describes an event that was read at now, with what the generator's cache holds of the
-// pod's sandboxes and of the error of its inspection. It does not block.
+// NewEvent describes an event. now is when the event was read. From the generator's cache, NewEvent
+// takes a sandbox's status and the error of the pod's last inspection. It does not block.
 func NewEvent(e *pleg.PodLifecycleEvent, cache *pleg.PodCache, now time.Time) Event {
 	v := Event{
 		Time: now, Namespace: clip(e.Pod.Namespace), Pod: clip(e.Pod.Name), PodUID: types.UID(clip(string(e.ID))),
@@ -105,8 +105,8 @@ func (v *Event) addStatus(s *pleg.Status) {
 	}
 }
 
-// addSandbox adds the sandbox's status. The runtime reports when it began to make a sandbox, but not
-// when the sandbox was ready or ended.
+// addSandbox adds the sandbox's status. The runtime reports when it began to make a sandbox, but
+// not when the sandbox was ready or ended.
 func (v *Event) addSandbox(pod *pleg.PodStatus) {
 	i := slices.IndexFunc(pod.SandboxStatuses, func(s *runtimeapi.PodSandboxStatus) bool { return s.Id == v.ContainerID })
 	if i < 0 {

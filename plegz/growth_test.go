@@ -84,8 +84,8 @@ var largeChanges = map[string]func(l *podList, containers int) (change func()){
 	},
 }
 
-// changeCPU returns the CPU time of a change to pods with the given number of containers, with one
-// viewer.
+// changeCPU returns the CPU time that a change takes while one viewer is connected. The changed
+// pods have the given number of containers.
 func changeCPU(t *testing.T, containers int, setUp func(l *podList, containers int) func()) time.Duration {
 	var used time.Duration
 	synctest.Test(t, func(t *testing.T) {

@@ -63,7 +63,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			header.Set("Allow", "GET, HEAD")
 		}
 		if r.ContentLength != 0 {
-			// Without this, the server would wait for the body before it sends the answer.
+			// Without this deadline, the server would wait for the body before it sends the answer.
 			_ = http.NewResponseController(w).SetReadDeadline(aLongTimeAgo)
 		}
 		http.Error(w, "plegz: "+why, code)

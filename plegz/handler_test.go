@@ -50,7 +50,7 @@ func TestGolden(t *testing.T) {
 		n.setPod("shop", "queue-0", plegtest.Running("queue"))
 		payment := n.setPod("shop", "payment-0", plegtest.Running("payment"))
 		n.pass(2500 * time.Millisecond)
-		n.get("/")                      // starts the recording, with samples midway between relists
+		n.get("/")                      // starts recording; samples are midway between relists
 		n.pass(1007 * time.Millisecond) // so that no inspection runs at the time of a sample
 		do := func(action func()) {
 			action()

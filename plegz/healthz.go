@@ -15,8 +15,7 @@ import (
 // sandboxID, if known. Healthz panics if generator is nil.
 //
 // Use the handler for readiness and alerts. A liveness probe should fail only after 15 minutes:
-// while the runtime is stuck or away, a restarted agent meets the same runtime, and has lost its
-// history.
+// while the runtime is stuck or down, a restart of the agent does not help, and loses the history.
 //
 // Unlike Handler, it answers every client. The answer names pods whose inspection is stuck or
 // fails, with the runtime's errors, and pods with unconfirmed exits.

@@ -69,7 +69,7 @@ func (n *node) setPod(namespace, name string, containers ...*pleg.Container) typ
 	return p.ID
 }
 
-// setPods adds count running pods to the runtime.
+// setPods adds running pods to the runtime. count is their number.
 func (n *node) setPods(count int) {
 	for i := range count {
 		n.setPod("team", fmt.Sprintf("pod-%04d", i), plegtest.Running(fmt.Sprintf("container-%04d", i)))

@@ -16,19 +16,19 @@ import (
 // number of its last change. With these numbers, the method since finds newer items. history uses
 // no clock and no goroutine.
 type history struct {
-	entries int  // the most events, and the most gone containers, that are remembered
+	entries int  // maximum number of remembered events, and of remembered gone items
 	labels  bool // true if labels are shown
 
 	began       time.Time
 	number      uint64 // number of the newest change
 	pods        map[types.UID]*record
 	gone        []departed // oldest first
-	gonePods    int        // how many of gone are pods
-	goneThrough uint64     // everything gone with at most this number is forgotten
+	gonePods    int        // number of pods in gone
+	goneThrough uint64     // number of the newest forgotten item of gone
 	events      []*event   // oldest first
 	samples     []*sample  // oldest first
 	condition   condition
-	conditionAt uint64          // number of its last change
+	conditionAt uint64          // number of the last change of condition
 	conditions  []PastCondition // oldest first
 	pastAt      uint64          // number of the last change of conditions
 	witnesses   []exitWitness
@@ -76,14 +76,16 @@ func newHistory(o *options, began time.Time) *history {
 	return h
 }
 
-// addEvent adds an event, and forgets the oldest beyond the limit.
+// addEvent adds an event. If there are too many events, it forgets the oldest.
 func (h *history) addEvent(e Event) {
 	h.events = append(h.events, newEvent(e, h.next()))
 	h.events = h.events[max(0, len(h.events)-h.entries):]
 }
 
-// addCondition adds a condition that does not resemble the newest, and forgets the oldest beyond the
-// limit. The first ten seconds of a problem are one condition, because its cause is found out step by step.
+// addCondition adds a condition, unless the newest condition resembles it. If the newest condition
+// has the same level and is less than ten seconds old, the new condition replaces it, because the
+// cause of a problem is found out step by step. If there are too many conditions, addCondition
+// forgets the oldest.
 func (h *history) addCondition(c PastCondition) {
 	past := h.conditions
 	if n := len(past) - 1; n >= 0 && past[n].Resembles(c.Condition) {
@@ -111,8 +113,8 @@ func (h *history) record(uid types.UID) *record {
 	return r
 }
 
-// note adds an event, which v describes. It skips initial events, because observe shows the
-// present state.
+// note adds the event v, which describes e. It skips initial events, because the method observe
+// adds the present state.
 func (h *history) note(e *pleg.PodLifecycleEvent, v Event) {
 	if e.Initial {
 		return
@@ -169,7 +171,7 @@ func (r *record) shown() []*life {
 	})
 }
 
-// remember adds what is gone, and forgets the oldest beyond the limits.
+// remember adds a gone item. If there are too many gone items, it forgets the oldest.
 func (h *history) remember(d departed) {
 	h.gone = append(h.gone, d)
 	if d.id == "" {
@@ -188,7 +190,8 @@ func (h *history) remember(d departed) {
 		case oldest.id == "" && r.gone == oldest.number:
 			delete(h.pods, oldest.uid)
 		case oldest.id != "":
-			// Clients forget the item because of goneThrough, so this does not count as a change.
+			// Clients forget the item by its number, see goneThrough. So the pod gets no new number
+			// of a change.
 			if l := r.lives[oldest.id]; l != nil && l.Gone == oldest.number {
 				delete(r.lives, oldest.id)
 				r.forgot = true
@@ -248,8 +251,8 @@ func (h *history) leave(uid types.UID, r *record, now time.Time) {
 // update compares a listed pod's containers and sandboxes with its record, and updates the record.
 func (h *history) update(uid types.UID, r *record, now time.Time) {
 	for _, c := range slices.Concat(r.observed.listed.Containers, r.observed.listed.Sandboxes) {
-		// The event of the death comes only after the inspection, which may be stuck. So note the
-		// time of the death here.
+		// The event of the death comes only after the inspection, which may be stuck. So the time
+		// of the death is recorded here.
 		id := clip(c.ID.ID)
 		if l := r.lives[id]; l != nil && c.State == pleg.ContainerStateExited &&
 			l.State == pleg.ContainerStateRunning && r.ended[id].IsZero() {
@@ -293,7 +296,7 @@ func (h *history) encode(r *record) {
 	r.namespace, r.name, r.encoded = p.Namespace, p.Name, encoded(p)
 }
 
-// describe takes in the health, which was read at now.
+// describe stores the node's condition at the time now.
 func (h *history) describe(c condition, now time.Time) {
 	h.condition, h.conditionAt = c, h.next()
 	h.addCondition(PastCondition{now, c.Condition})
@@ -306,8 +309,9 @@ func (h *history) sample(s *sample) {
 	h.samples = h.samples[max(0, len(h.samples)-maxSamples):]
 }
 
-// since returns the changes after a number. Pods are sorted by namespace and name, with removed
-// pods last; events and samples are sorted oldest first. The results are not modified later.
+// since returns all changes whose number exceeds the given number. Pods are sorted by namespace and
+// name, with removed pods last. Events and samples are sorted oldest first. The results are not
+// modified later.
 func (h *history) since(number uint64) (pods [][]byte, events []*event, samples []*sample) {
 	var records []*record
 	for _, r := range h.pods {
@@ -320,7 +324,8 @@ func (h *history) since(number uint64) (pods [][]byte, events []*event, samples 
 			cmp.Compare(a.name, b.name), cmp.Compare(b.gone, a.gone), cmp.Compare(a.changed, b.changed))
 	})
 	for _, r := range records {
-		// If the record is stale, show will later encode the pod and number the change.
+		// If the record is stale, a later call of the method show encodes the pod and gives it a
+		// new number.
 		if r.forgot && !r.stale {
 			h.encode(r)
 		}

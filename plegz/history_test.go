@@ -16,7 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegz"
 )
 
-// The history has a maximum size, and goneThrough tells clients which removed items to forget.
+// The history has a maximum size. The field goneThrough of the answer shows clients which removed
+// items to forget.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, plegz.WithHistory(20))
@@ -49,8 +50,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// The answer shows a new container before any event about it. It shows a death while the inspection
-// that delays the event is stuck.
+// The answer shows a new container before any event about it. It also shows a death before the
+// event of the death, which a stuck inspection delays.
 func TestShowsWhatHasNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -120,14 +121,14 @@ func TestPresentPodsComeFirst(t *testing.T) {
 	})
 }
 
-// A list can show the end of a container before the event of that end is read. The event then does
-// not report the end again, but adds the exit code.
+// A list can show that a container has ended before the event of the death is read. The event then
+// does not report the end a second time, but adds the exit code.
 func TestEventAfterWhatItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gathering, goOn := make(chan bool), make(chan bool)
 		gathered := 0
 		slow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
-			// Blocks at the first sample. Until goOn, the recorder reads no event.
+			// The second call blocks. Until goOn is closed, the recorder reads no event.
 			if gathered++; gathered == 2 {
 				close(gathering)
 				<-goOn
@@ -237,8 +238,8 @@ func TestPodDetail(t *testing.T) {
 	})
 }
 
-// A stuck container changes the level, and the change stays after it is healed. What an earlier agent recorded comes
-// before, and a level is not repeated.
+// A stuck container changes the level. The answer still contains this change after the container
+// answers again. The conditions that an earlier agent recorded come first.
 func TestLevelsAndThePastStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := time.Now().Add(-time.Hour)
@@ -272,7 +273,7 @@ func TestLevelsAndThePastStay(t *testing.T) {
 	})
 }
 
-// Of many pods that are gone, the newest are remembered.
+// If many pods are gone, the answer contains the newest 100 of them.
 func TestGonePodsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

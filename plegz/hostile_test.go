@@ -128,8 +128,8 @@ func checkRows(t *testing.T, text []byte) {
 	}
 }
 
-// The text stays short although one name is very long: names are cut, because the longest sets the
-// width of its column.
+// The text stays short although one name is very long. Names are cut, because the longest name sets
+// the width of its column.
 func TestLongNamesInText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// DefaultHistory is how many events the page remembers, and how many containers that are gone.
+// DefaultHistory is the default of WithHistory.
 const DefaultHistory = 1000
 
 // Option is an option of Handler. A nil Option is ignored.
@@ -19,7 +19,7 @@ type options struct {
 	hosts   []string        // Host headers that other machines may send; empty: this machine only
 	record  context.Context // history is recorded until this context ends; nil: only after requests
 	history int
-	// What had happened before the agent began.
+	// The events and conditions of WithPast.
 	pastEvents     []Event
 	pastConditions []PastCondition
 }
@@ -79,9 +79,9 @@ func WithPast(events []Event, conditions []PastCondition) Option {
 	return func(o *options) { o.pastEvents, o.pastConditions = events, conditions }
 }
 
-// WithHistory sets how many events the page remembers, and how many containers that are gone. Of the
-// pods that are gone it remembers at most a hundred. A
-// zero or negative number selects DefaultHistory, the default. A thousand entries take about two megabytes.
+// WithHistory sets how many events the page remembers. The page also remembers as many removed
+// containers and pods, of which at most a hundred are pods. A zero or negative number selects
+// DefaultHistory, the default. A thousand entries take about two megabytes.
 func WithHistory(entries int) Option {
 	return func(o *options) {
 		o.history = DefaultHistory

@@ -13,7 +13,7 @@ const (
 	chunk         = 64 << 10
 )
 
-// pacedWriter writes in chunks. The client must read each chunk before its deadline.
+// pacedWriter writes in chunks. Each chunk has a deadline, before which the client must read it.
 type pacedWriter struct {
 	w   http.ResponseWriter
 	end time.Time // deadline for the whole answer; zero for no deadline
@@ -36,13 +36,13 @@ func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// limit sets the deadline for writes to the client; the zero time means no deadline. It does
-// nothing for a writer without deadlines, as in tests.
+// limit sets the deadline for writes to the client. The zero time means no deadline. If the writer
+// has no deadlines, as in tests, limit does nothing.
 func limit(w http.ResponseWriter, until time.Time) {
 	_ = http.NewResponseController(w).SetWriteDeadline(until)
 }
 
-// after returns the time d from now.
+// after returns the current time plus d.
 func after(d time.Duration) time.Time {
 	return time.Now().Add(d) //nolint:forbidigo // a connection's time is real
 }

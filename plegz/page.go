@@ -18,8 +18,8 @@ var page = newPage(func(name string) string {
 	return string(b)
 })
 
-// scripts are joined in this order into one script. While a part runs, it may use only the parts
-// above it. After all have run, each may use the others.
+// The scripts are joined in this order into one script. While a part runs, it may use only the
+// parts above it. After all parts have run, each part may use all others.
 var scripts = []string{
 	"model.js", "dom.js", "state.js", "stream.js", "drawing.js", "health.js", "plots.js", "side.js", "events.js",
 	"filter.js", "lanes.js", "detail.js", "keys.js", "start.js",

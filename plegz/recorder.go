@@ -24,8 +24,8 @@ const (
 	samplePeriod = time.Second
 )
 
-// recorder records the history while there are requests, or for WithRecording. Its methods are safe
-// for concurrent use.
+// recorder records the history while clients make requests, or for the option WithRecording. Its
+// methods are safe for concurrent use.
 type recorder struct {
 	options
 	generator *pleg.GenericPLEG
@@ -68,7 +68,7 @@ func (r *recorder) beginLocked() {
 		return
 	}
 	r.history, r.epoch = newHistory(&r.options, now.UTC()), newEpoch()
-	// The first answer needs the health and the pods now. record adds later changes.
+	// The first answer needs the present health and pods. The method record adds later changes.
 	r.describeLocked(r.generator.HealthReport())
 	r.observeLocked()
 	// Subscribe here and not in the goroutine, so that a Stop after this request ends the
@@ -100,8 +100,8 @@ func newEpoch() string {
 	return hex.EncodeToString(b[:])
 }
 
-// record runs the recording. The recording ends recordFor after the last request, but not while the
-// context of WithRecording is active. record runs in the recorder's only goroutine.
+// record runs the recording, in the recorder's only goroutine. The recording ends when no request
+// has come for the time recordFor, but not while the context of WithRecording is active.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
@@ -218,7 +218,7 @@ func (r *recorder) announceLocked() {
 	}
 }
 
-// stream counts a stream as open until done is called.
+// stream counts an open stream. The caller calls done when the stream ends.
 func (r *recorder) stream() (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

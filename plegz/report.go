@@ -8,8 +8,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// report is the answer of Healthz: the Condition and the health report. Its calls and pods also
-// contain the names and IDs by which they can be found on the node.
+// report is the answer of Healthz: the Condition and the health report. The calls and the failing
+// pods also contain the names and IDs with which a user can find them on the node.
 type report struct {
 	Condition
 	pleg.HealthReport
@@ -43,8 +43,8 @@ type whereabouts struct {
 	SandboxID   string `json:"sandboxID,omitempty"`
 }
 
-// newReport returns the clipped report. It looks up the report's calls and failing pods in pods,
-// and adds their names and IDs.
+// newReport returns the clipped report. It adds names and IDs from the listed pods to the report's
+// calls and failing pods.
 func newReport(c *condition, pods []*pleg.Pod) *report {
 	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
@@ -82,8 +82,8 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 	return r
 }
 
-// find looks up a container or sandbox of a pod by ID. SandboxID is id if id is a sandbox of the
-// pod. Otherwise it is the pod's newest sandbox.
+// find looks up a container or sandbox of a pod by its ID. If the ID is not that of a sandbox, the
+// field SandboxID is the ID of the pod's newest sandbox.
 func find(pod *pleg.Pod, id string) (at whereabouts) {
 	if len(pod.Sandboxes) > 0 {
 		at.SandboxID = clip(pod.Sandboxes[0].ID.ID)

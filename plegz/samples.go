@@ -37,8 +37,8 @@ func newSample(r *pleg.HealthReport, now time.Time) *sample {
 	return s
 }
 
-// durations computes from metrics how long calls took since its last reading. It is not safe for
-// concurrent use.
+// durations computes the mean durations of relists and of inspection calls since its last reading
+// of the metrics. It is not safe for concurrent use.
 type durations struct {
 	gatherer           prometheus.Gatherer
 	relist, inspection total

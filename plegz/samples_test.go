@@ -60,7 +60,7 @@ func TestDurations(t *testing.T) {
 	})
 }
 
-// The answer lists the witnesses of exits from the metrics of package cri.
+// The answer contains the witnesses of exits, with the values of the metrics of package cri.
 func TestWitnesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

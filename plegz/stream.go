@@ -11,7 +11,7 @@ import (
 const streamBuffer = 16 << 10
 
 // serveStream sends the present state and then changes, until the client leaves or is too slow. If
-// a client sends a position when it reconnects, it gets only the changes since.
+// a client sends a position when it reconnects, it gets only the changes after that position.
 func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // asks proxies not to buffer the stream
@@ -41,7 +41,7 @@ func (h *handler) serveStream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		limit(w, time.Time{}) // no deadline while the stream waits
-		a = answer{}          // lets the memory of forgotten items be freed
+		a = answer{}          // while the stream waits, a must not keep old items in memory
 		select {
 		case <-r.Context().Done():
 			return

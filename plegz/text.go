@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
-// How many of the newest events and changes of level the text contains.
+// How many of the newest events and conditions the text contains.
 const (
 	textEvents     = 50
 	textConditions = 20
@@ -38,9 +38,9 @@ func (a *answer) text() []byte {
 	return b.Bytes()
 }
 
-// maxCell is the maximum length of a text in a column, because the longest text sets the width of
-// all rows. The last column is not limited. A namespace and a name in Kubernetes have at most 63
-// and 253 bytes.
+// maxCell limits the length of a text in a column, because the longest text would set the width of
+// all rows. The last column has no limit. In Kubernetes, a namespace has at most 63 bytes, and a
+// name at most 253.
 const maxCell = 320
 
 // cell cuts a text to maxCell bytes.
@@ -93,7 +93,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	})
 }
 
-// writeConditions writes the newest changes of level, if there are any after the first.
+// writeConditions writes the newest conditions. It writes nothing if there is only one.
 func (a *answer) writeConditions(b *bytes.Buffer) {
 	if len(a.Conditions) < 2 {
 		return

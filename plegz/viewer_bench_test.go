@@ -21,8 +21,8 @@ import (
 )
 
 // BenchmarkViewer measures the CPU time and memory that viewers cost an agent. The node runs 1,000
-// pods, with 50 changes in each second of real time. In the case unasked, the handler gets no
-// requests; in the case without, there is no handler. An iteration takes a second, so use
+// pods, with 50 changes in each second of real time. In the case named unasked, the handler gets no
+// requests. In the case named without, no handler exists. An iteration takes a second, so use
 // -benchtime=20x.
 func BenchmarkViewer(b *testing.B) {
 	b.Run("without", func(b *testing.B) { benchmarkViewers(b, -1) })

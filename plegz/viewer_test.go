@@ -63,7 +63,7 @@ func (v *viewer) expect(t *testing.T, n *node) {
 }
 
 // A viewer that applied changes shows the same pods as a new viewer. This holds even if the viewer
-// was away in between, and if a short history forgets items at once.
+// was away in between. It also holds if a short history forgets items at once.
 func TestViewersSeeTheSame(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

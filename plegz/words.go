@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// others returns a phrase for n more objects in the same state, or "" if n is zero. one and many
-// are the words after the number.
+// others returns a phrase for n more objects in the same state, or "" if n is zero. The argument
+// one contains the words for a single object, and many the words for several.
 func others(n int, one, many string) string {
 	switch n {
 	case 0:
@@ -42,8 +42,8 @@ func nameOf(namespace, name, uid string) string {
 	return namespace + "/" + name
 }
 
-// clockTime formats a time of the last days. It uses UTC, because the reader may be in another time
-// zone.
+// clockTime formats a recent time, without the year. It uses UTC, because the reader may be in
+// another time zone.
 func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan") }
 
 // roughly formats a duration in one unit with few digits.
@@ -67,7 +67,8 @@ func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[
 
 var goDuration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
 
-// rounded finds the Go durations in a text, and formats those of a second or more as roughly does.
+// rounded finds the Go durations in a text. It formats durations of a second or more with the
+// function roughly.
 func rounded(text string) string {
 	return goDuration.ReplaceAllStringFunc(text, func(d string) string {
 		if parsed, err := time.ParseDuration(d); err == nil && parsed >= time.Second {

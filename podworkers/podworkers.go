@@ -42,9 +42,9 @@ type Result struct {
 	// Acted is true if Sync did something. The worker then ignores the other fields. It calls Sync
 	// again at once, with a status that was observed after Sync returned.
 	Acted bool
-	// After limits, in real time, how long the worker waits for an event before it calls Sync
-	// again. Zero or less means no limit. If After is positive, the worker waits even if its pod is
-	// gone.
+	// After is the longest time that the worker waits for an event before it calls Sync again. The
+	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
+	// its pod is gone.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
@@ -53,9 +53,10 @@ type Result struct {
 }
 
 // SyncFunc brings a pod closer to its desired state. A call should take at most one action, because
-// its status does not show the action's effect. After an action, the call returns Result.Acted, and
-// SyncFunc is called again. If the pod is gone, exists is false and status contains only the ID.
-// There may be several such calls. The status is shared and must not be modified.
+// the argument status does not show the effect of an action. After an action, the call returns
+// Result.Acted, and SyncFunc is called again. If the pod is gone, exists is false and status
+// contains only the ID. SyncFunc may be called several times for a pod that is gone. The status is
+// shared and must not be modified.
 //
 // After an error, SyncFunc is called again with a back-off, and with a status that was observed
 // after the failure. A panic is not recovered.
@@ -71,8 +72,9 @@ type Options struct {
 	// Sync is called by the workers. It must not be nil.
 	Sync SyncFunc
 	// FirstRetry is the wait after the first failure of a pod. The wait doubles with each further
-	// failure, up to LongestRetry. It is reset when Sync has nothing left to do. Waits are in real
-	// time. Zero or less selects the default: 100 ms for FirstRetry, 10 s for LongestRetry.
+	// failure, up to LongestRetry. When Sync has nothing left to do, the wait is FirstRetry again.
+	// Waits are in real time. Zero or less selects the default: 100 ms for FirstRetry, 10 s for
+	// LongestRetry.
 	FirstRetry, LongestRetry time.Duration
 	// OnError is called in the worker's goroutine for each failure of Sync or of the pod's
 	// inspection. retry is the wait that follows. If OnError is nil, failures are not reported.
@@ -114,8 +116,8 @@ func New(generator *pleg.GenericPLEG, options Options) *Workers {
 // event of the pod. want is called like Handler.Want. If want is nil, Run accepts all pods.
 //
 // When ctx ends, Run waits until all workers have ended, including workers of other calls of Run
-// and Add. Then it returns the cause of ctx. When the generator stops, Run returns nil at once. Its
-// workers continue until ctx ends, and another call of Run uses them.
+// and Add. Then it returns the cause of ctx. When the generator stops, Run returns nil at once. The
+// workers continue until ctx ends, and another call of Run uses these workers.
 //
 // If an agent learns of its pods from another source, it does not need Run. It calls Add for these
 // pods, and calls Wake at the events of its own Handler.
@@ -204,7 +206,7 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 				w.options.OnError(pod, err, after)
 			}
 			await(ctx, wake, after)
-		case result.Acted: // failures stays, because this action may be a step of a retry
+		case result.Acted: // the variable failures keeps its value: this action may be a step of a retry
 		case (result.Done || !exists && after <= 0) && w.end(pod, wake):
 			return
 		default:
@@ -214,8 +216,8 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 	}
 }
 
-// sync calls Sync with a status that was observed after acted. If Sync may have done something,
-// sync sets acted to the present time.
+// sync calls options.Sync with a status that was observed after the time acted. If options.Sync may
+// have done something, sync sets acted to the present time.
 func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (result Result, exists bool, err error) {
 	status, exists, err := w.generator.Cache().LookupNewerThan(ctx, pod, *acted)
 	if err != nil {
@@ -228,8 +230,7 @@ func (w *Workers) sync(ctx context.Context, pod types.UID, acted *time.Time) (re
 	return result, exists, err
 }
 
-// await waits until the worker is woken or ctx ends. If after is positive, it waits no longer than
-// after.
+// await waits until the worker is woken or ctx ends. If after is positive, it also limits the wait.
 func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 	var passed <-chan time.Time
 	if after > 0 {

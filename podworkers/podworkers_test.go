@@ -44,7 +44,7 @@ type node struct {
 	*podworkers.Workers
 	g     *pleg.GenericPLEG
 	began time.Time
-	ctx   context.Context // the context of the workers, which end cancels
+	ctx   context.Context // the context of the workers; the function end cancels it
 	end   context.CancelFunc
 
 	mu    sync.Mutex
@@ -95,8 +95,8 @@ func (n *node) note(pod types.UID, what string) {
 	}
 }
 
-// takes fails the test if the calls for a pod differ from want. It removes the calls that it has
-// checked.
+// takes compares the calls for a pod with want, and fails the test if they differ. It removes the
+// calls that it has compared.
 func (n *node) takes(t *testing.T, pod types.UID, want ...call) {
 	t.Helper()
 	synctest.Wait()
@@ -283,8 +283,8 @@ func TestEndsWithItsPod(t *testing.T) {
 	})
 }
 
-// If a pod does not exist, its worker still waits for After. If the worker is woken during its last
-// call of Sync, it calls Sync again before it ends.
+// If a pod does not exist, its worker still waits for the time in Result.After. If the worker is
+// woken during its last call of Sync, it calls Sync again before it ends.
 func TestWorkerOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results := make(chan podworkers.Result, 3)
@@ -323,8 +323,8 @@ func TestDone(t *testing.T) {
 	})
 }
 
-// Run starts workers only for the pods that want accepts. When ctx ends, Run returns after all
-// workers have ended.
+// Run starts workers only for the pods for which the function want returns true. When ctx ends, Run
+// returns after all workers have ended.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, func(ctx context.Context, _ *pleg.PodStatus, _ bool) (podworkers.Result, error) {

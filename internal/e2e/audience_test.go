@@ -113,7 +113,7 @@ func (l *listener) hear(e *pleg.PodLifecycleEvent, code *int) {
 	l.news = make(chan struct{})
 }
 
-// await waits until the condition what holds for the events of one container or sandbox.
+// await waits until the function what returns true for the events of one container or sandbox.
 func (l *listener) await(ctx context.Context, id string, what func(sent) bool) error {
 	for {
 		l.mu.Lock()
@@ -156,7 +156,8 @@ func (l *listener) uncoded() string {
 	return ""
 }
 
-// judge returns the errors that hear found, and the differences between the events and the book.
+// judge returns the errors that the method hear found, and the differences between the events and
+// the book.
 func (l *listener) judge(b *book) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,8 +203,8 @@ type audience struct {
 	calm  bool     // true while no subscriber pauses
 }
 
-// assemble starts the audience of the generator g. It also starts one subscriber of the generator
-// exits, which uses exit events.
+// assemble starts the audience of the generator g. One more subscriber reads from the generator
+// named exits, which uses exit events.
 func assemble(g, exits generator, b *book, pods func() []types.UID) *audience {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &audience{pleg: g.GenericPLEG, cache: g.cache, caches: []*pleg.PodCache{g.cache, exits.cache}, stop: stop}
@@ -312,8 +313,8 @@ func (l *listener) wrongAfterVisit(b *book) []string {
 	return l.judge(b)
 }
 
-// readCache blocks on the cache again and again, with a timeout that may be too short. It does not
-// check the results: churn.read does, because it knows what happened.
+// readCache waits for statuses in the cache again and again. Some of its timeouts are too short for
+// a status. The results are checked by churn.read, which knows what happened to the containers.
 func (a *audience) readCache(ctx context.Context, pods func() []types.UID) {
 	for ctx.Err() == nil {
 		if uids := pods(); len(uids) > 0 && !a.isCalm() {

@@ -76,7 +76,8 @@ func (m *mortal) end() error {
 	return fmt.Errorf("process %d does not go", m.pid)
 }
 
-// endAll ends containers one after the other, spread over the duration within.
+// endAll ends containers and waits until all have ended. The argument within is the time over which
+// the ends are spread.
 func (n *node) endAll(some []*mortal, within time.Duration) {
 	n.t.Helper()
 	var joined sync.WaitGroup
@@ -100,12 +101,12 @@ type tally struct {
 	right, sum int
 	// after is the time from the end of a container to the watcher's first report of its death.
 	after measure.Samples
-	// late is how much later than the end the end time in the status is.
+	// late is the end time in the status minus the time when the process had ended; at least 0.
 	late measure.Samples
 }
 
-// lateTime is the largest accepted error of an end time after the outage. A shim records the end
-// when it handles the exit: on a busy machine, up to a second late.
+// lateTime is how late the end time of a container that ended after the outage may be. A shim
+// records the end time when it handles the exit. On a busy machine, that is up to a second late.
 const lateTime = 10 * time.Second
 
 // judge returns what is wrong with the reports of a container's end, or "" if they are correct. It
@@ -183,7 +184,7 @@ func TestExitsWhileTheRuntimeIsAway(t *testing.T) {
 	}
 	lost, total := 0, 0
 	for _, o := range outages() {
-		var phases [3]int // lost exit codes: of ends before, during and after the outage
+		var phases [3]int // lost exit codes by phase: before, during and after the outage
 		before := total
 		for left := *awayRounds; left > 0; left -= *awayTogether {
 			l, n := n.survive(o, min(left, *awayTogether), watchers, total == 0)

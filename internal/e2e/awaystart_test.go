@@ -10,8 +10,9 @@ import (
 )
 
 // If containers end while containerd is down, the last agent reports each end once, with its exit
-// code and time. Some containers end before the first agent starts, between two agents, or while
-// the last agent runs. More containers end when containerd, or 2.4 in place of 1.7, is back.
+// code and time. Some containers end before the first agent starts, or while an earlier agent runs.
+// Others end between two agents, or while the last agent runs. The rest end when containerd runs
+// again, in one case upgraded from 1.7 to 2.4.
 func TestExitsOfAnAgentThatStartsWhileTheRuntimeIsAway(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -41,13 +41,14 @@ type line struct {
 	Event  pleg.PodLifeCycleEventType
 	ID     string
 	Status *pleg.Status
-	// Done is true for the last line of an answer. Its Witnesses describes the runtime.
+	// Done is true for the last line of an answer. In that line, Witnesses describes the runtime.
 	Done      bool
 	Witnesses string
 }
 
-// runWatcher runs a generator and writes its events to out. For each line of in, it relists. If the
-// line is a pod's UID, it writes the pod's statuses in the cache. It returns when in ends.
+// runWatcher runs a generator and writes its events to out. After each line from in, the generator
+// relists. If the line is a pod's UID, runWatcher also writes the pod's cached statuses. It returns
+// at the end of the input.
 func runWatcher(in io.Reader, out io.Writer) error {
 	var config watcherConfig
 	if err := json.Unmarshal([]byte(os.Getenv(watcherVariable)), &config); err != nil {

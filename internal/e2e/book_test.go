@@ -20,7 +20,7 @@ type life struct {
 	removed time.Time // when the test asked the runtime to remove it; zero if not yet
 	code    int       // the expected exit code; -1 if unknown
 	failed  bool      // true if its start failed; then every outcome is correct
-	crashes int64     // value of book.crashes when it was created or, later, started
+	crashes int64     // value of book.crashes at its creation; replaced at its start
 	crashed bool      // true if the runtime ended while it existed
 	// forgotten is another exit code that is correct if crashed is true; 0 for none.
 	forgotten int
@@ -39,7 +39,8 @@ func newBook(r testnode.Runtime, crashes func() int64) *book {
 	return &book{runtime: r, crashes: crashes, lives: make(map[string]*life)}
 }
 
-// open adds a container or sandbox that the test asked for at the time created.
+// open adds a container or sandbox. The argument created is the time when the test asked the
+// runtime to create it.
 func (b *book) open(id, what string, created time.Time) *life {
 	b.mu.Lock()
 	defer b.mu.Unlock()

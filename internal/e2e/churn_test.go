@@ -20,8 +20,8 @@ import (
 )
 
 // churn starts and ends containers in a few pods, and records each step in the book. Faults are
-// injected into the runtime, so any call may fail. Then churn finds out what the call did, and goes
-// on.
+// injected into the runtime, so any call may fail. After a failed call, churn finds out what the
+// call did, and continues.
 type churn struct {
 	client   *testnode.Client
 	fire     *fire
@@ -29,19 +29,19 @@ type churn struct {
 	audience *audience
 	pods     []*testnode.Pod // the pods that stay until the end
 
-	budget atomic.Int64 // how many more containers and pods work may run
+	budget atomic.Int64 // how many more containers and pods the method work may run
 	serial atomic.Int64 // makes names unique
 
 	mu     sync.Mutex
 	passed map[string]int // how many containers and pods of each kind were run, for the log
 	hits   int            // how many calls failed because of faults
 	lost   int            // how many exits the runtime lost: see Runtime.LosesExits
-	// givenUp counts the containers that could not be created because the runtime took a live pod
-	// for dead: see Runtime.GivesUp.
+	// givenUp counts the containers that could not be created because the runtime mistook a live
+	// pod for a dead one: see Runtime.GivesUp.
 	givenUp int
 }
 
-// errGivenUp reports that the runtime took the live pod of a container for dead.
+// errGivenUp reports that the runtime mistook the live pod of a container for a dead one.
 var errGivenUp = errors.New("the runtime gave up the pod")
 
 func newChurn(client *testnode.Client, f *fire, b *book) *churn {
@@ -201,7 +201,7 @@ func (c *churn) dropped(ctx context.Context, pod *testnode.Pod) error {
 	return c.remove(ctx, l)
 }
 
-// stillborn creates a container and removes it without a start.
+// stillborn creates a container and removes it without starting it.
 func (c *churn) stillborn(ctx context.Context, pod *testnode.Pod) error {
 	l, err := c.create(ctx, pod, testnode.Sleep(), "stillborn", -1)
 	if err != nil {
@@ -298,8 +298,8 @@ func (c *churn) runPod(ctx context.Context, name string) (*testnode.Pod, error) 
 	}
 }
 
-// create creates a container. Its name is unique, so that create can find the container after a
-// failed call.
+// create creates a container with a unique name. After a failed call, create finds the container by
+// this name.
 func (c *churn) create(
 	ctx context.Context, pod *testnode.Pod, command []string, what string, code int,
 ) (*life, error) {
@@ -343,7 +343,7 @@ func (c *churn) find(ctx context.Context, name string) (id string, err error) {
 	return id, err
 }
 
-// start starts a container. If the call fails, every later state of the container is correct.
+// start starts a container. If the call fails, the test accepts every later state of the container.
 func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	c.book.note(l, func(l *life) {
 		l.started, l.crashes = time.Now(), c.fire.crashes.Load()
@@ -358,7 +358,8 @@ func (c *churn) start(ctx context.Context, l *life, exits bool) error {
 	return nil
 }
 
-// mayDie records that a container may die from now on. It keeps an earlier time.
+// mayDie records that a container may die from now on. If an earlier time is recorded, mayDie keeps
+// that time.
 func mayDie(l *life) {
 	if l.mortal.IsZero() {
 		l.mortal = time.Now()
@@ -369,8 +370,8 @@ func mayDie(l *life) {
 func (c *churn) kill(ctx context.Context, l *life) error {
 	c.book.note(l, mayDie)
 	if rand.IntN(2) == 0 {
-		// If this fails, the container has already ended or the runtime does not answer. Then the
-		// runtime is asked to stop the container.
+		// If the signal cannot be sent, the container has already ended or the runtime does not
+		// answer. Then the runtime is asked to stop the container.
 		if pid, err := c.client.Pid(ctx, l.id); err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
 			return c.awaitExit(ctx, l)
 		}
@@ -394,7 +395,8 @@ func (c *churn) noteCrash(l *life) {
 }
 
 // awaitExit waits until the runtime shows a container as exited. It also returns in two other
-// cases: the container's start failed and it is not running, or the runtime has lost its exit.
+// cases: the container's start failed and the container is not running, or the runtime has lost the
+// container's exit.
 func (c *churn) awaitExit(ctx context.Context, l *life) error {
 	for deadline := time.Now().Add(patience); ; {
 		var r *runtimeapi.ContainerStatusResponse
@@ -483,8 +485,8 @@ func (c *churn) hasLost(ctx context.Context, l *life) bool {
 	return true
 }
 
-// read waits in each cache for a status of a pod that is observed after the call. It fails if the
-// status does not show the last change that the test made to the container.
+// read waits until each cache has a status of the pod that was observed after the call of read. It
+// fails if this status does not show the last change that the test made to the container.
 func (c *churn) read(ctx context.Context, pod *testnode.Pod, l *life) error {
 	for _, cache := range c.audience.caches {
 		if err := c.readFrom(ctx, cache, pod, l); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// The adapter passes the conformance tests of pleg.Runtime on a real runtime. The conformance tests
-// report a pod that does not exist.
+// The adapter passes the conformance tests of pleg.Runtime on a real runtime. For a pod that does
+// not exist, the conformance tests return an error.
 func TestAdapterConforms(t *testing.T) {
 	n := newNode(t)
 	var ended, running *testnode.Pod
@@ -52,7 +52,7 @@ func TestHealthReport(t *testing.T) {
 	n.await(id, started)
 	n.await(other.SandboxID, started)
 	n.relistTwice()
-	// Wait, because readers and calls that have just ended may still be counted.
+	// This wait is needed because readers and calls that have just ended may still be counted.
 	n.eventually("a report of an idle node", func() string {
 		switch r := n.pleg.HealthReport(); {
 		case !r.Healthy || r.Reason != "":

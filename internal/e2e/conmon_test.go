@@ -16,7 +16,7 @@ import (
 
 // If conmon is killed before its container ends, no exit file is written. After a restart, CRI-O
 // then shows exit code -1, and the library reports the end without an exit code. If the exit file
-// appears later, a generator that reads exit files reports the code from then on.
+// appears later, a generator that reads exit files then reports the code.
 func TestConmonIsKilled(t *testing.T) {
 	n := newBareNode(t)
 	if n.daemon.ExitsDir() == "" {

@@ -63,7 +63,7 @@ func container(state string) error {
 	cgroup := filepath.Join("/sys/fs/cgroup/kubepods/burstable/pod"+string(testnode.NewUID()), id)
 	err := os.MkdirAll(cgroup, 0o755)
 	if err == nil {
-		// Write 0, which means this process. In its own PID namespace, this process has the PID 1.
+		// 0 means the writing process, in any PID namespace.
 		err = os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0o600)
 	}
 	for _, dir := range mountsFor(state) {

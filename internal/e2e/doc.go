@@ -6,12 +6,12 @@
 // installs. The flag -runtime or the variable PLEG_RUNTIME chooses a runtime. The variable works
 // for every package.
 //
-//	go test .                                                  everything, the soak bounded
-//	go test . -runtime crio -crio FOLDER                       the same on CRI-O
+//	go test .                                                  all tests, with a short soak
+//	go test . -runtime crio -crio FOLDER                       all tests on CRI-O
 //	go test -run TestSoak -v -timeout 90m . -soak.lives=10000  the whole soak
 //	go test -run TestSoak -v -timeout 30m . -soak.for=10m      ten minutes of the soak
-//	go test -run TestStarvedRuntime -v . -starved.stops=15     starts while the runtime is stopped, 15 times
-//	go run ./cmd/runtimes                                      all of these and latency, on every runtime
+//	go test -run TestStarvedRuntime -v . -starved.stops=15     15 stops of the runtime
+//	go run ./cmd/runtimes                                      tests and latency, on every runtime
 //	go run ./cmd/latency                                       the time from a death to its event
 //	go run ./cmd/idle                                          the CPU time of an idle node
 //	go run ./cmd/scale                                         the cost of an agent by the size of its node

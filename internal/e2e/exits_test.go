@@ -198,8 +198,8 @@ func TestExecWithTheContainersID(t *testing.T) {
 	w.eachDiedOnce()
 }
 
-// If a container exits while the runtime is away, its exit is reported all the same: by conmon's
-// exit file on CRI-O, by the shim on containerd.
+// If a container exits while the runtime is down, its exit is still reported. On CRI-O, the report
+// comes from conmon's exit file. On containerd, the report comes from the shim.
 func TestExitEventsAcrossARestart(t *testing.T) {
 	n := newBareNode(t)
 	reported := n.watchExits(false)
@@ -223,8 +223,8 @@ func TestExitEventsAcrossARestart(t *testing.T) {
 	}
 }
 
-// watcher is a generator with a reader that receives all events at once, even while the test is
-// busy.
+// watcher is a generator with a reader that receives every event without delay, even while the test
+// is busy.
 type watcher struct {
 	*node
 	generator *pleg.GenericPLEG
@@ -319,8 +319,9 @@ func (w *watcher) eachDiedOnce() {
 	}
 }
 
-// With exit events, a generator reports each death once, with its exit code, and as soon as a bare
-// reader of the runtime's exits. Later the runtime's status confirms the death.
+// With exit events, a generator reports each death once, with its exit code. Later the runtime's
+// status confirms the death. The test logs how much later the generator reports a death than a bare
+// reader of the runtime's exits.
 func TestDeathsByExitEvents(t *testing.T) {
 	n := newBareNode(t)
 	reported := n.watchExits(false)
@@ -360,7 +361,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 			return "not in the cache"
 		})
 	}
-	time.Sleep(3 * time.Second) // late reasons and second reports would come by now
+	time.Sleep(3 * time.Second) // a late reason or a second report would have come by now
 	w.eachDiedOnce()
 	if unconfirmed < 15 {
 		t.Errorf("%d of 20 deaths were reported by exit events", unconfirmed)
@@ -373,9 +374,10 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 }
 
-// On containerd, a stuck container blocks every list. Deaths in other pods are still reported: at
-// once with exit events, within some periods without them. The stuck pod is named within five
-// seconds. After the container's release, the health report is clean again.
+// On containerd, a stuck container blocks every list. Deaths in other pods are still reported. With
+// exit events, they are reported at once; without exit events, after a few relist periods. Within
+// five seconds, the health report names the stuck pod. When the container is released, the health
+// report lists no problem any more.
 func TestDeathsBesideAStuckContainer(t *testing.T) {
 	const pods = 20
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {
@@ -425,11 +427,11 @@ func TestDeathsBesideAStuckContainer(t *testing.T) {
 			t.Logf("end → ContainerDied, of %d: p50 %s, p90 %s, max %s; as before %v after the end", pods,
 				measure.Milliseconds(delivered.Quantile(0.5)), measure.Milliseconds(delivered.Quantile(0.9)),
 				measure.Milliseconds(delivered.Quantile(1)), time.Since(healed).Round(time.Millisecond))
-			// This limit holds even on a busy machine.
+			// This limit is wide enough for a busy machine.
 			if bound := 10 * time.Second; delivered.Quantile(0.9) > bound {
 				t.Errorf("p90 is %v", delivered.Quantile(0.9))
 			}
-			time.Sleep(3 * time.Second) // a second report of a death would come by now
+			time.Sleep(3 * time.Second) // a second report of a death would have come by now
 			w.eachDiedOnce()
 		})
 	}

@@ -254,8 +254,8 @@ func TestStuckContainer(t *testing.T) {
 // If a container exits and runc's deletion of it is stuck or fails, containerd's own exit event
 // comes at once. But CRI shows the container as running until the deletion ends or is tried again.
 // Sometimes the exit event is late, too, by as long as the deletion takes. The reason: the shim
-// first reports the exit to CRI, then writes a file, and then takes a lock that the deletion may
-// hold.
+// reports the exit to CRI before it sends the exit event. In between, the shim writes a file and
+// takes a lock, which the deletion may hold.
 func TestExitWithoutDeletion(t *testing.T) {
 	for what, inject := range map[string]func(n *node, id string) *testnode.RuncFault{
 		"hangs": func(n *node, id string) *testnode.RuncFault { return n.blockRunc("delete", id) },
@@ -288,7 +288,7 @@ func TestExitWithoutDeletion(t *testing.T) {
 			n.wants(id, runtimeapi.ContainerState_CONTAINER_EXITED)
 			r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 			n.must(err)
-			// Each of these times has another source: the kernel, the shim or the runtime.
+			// Each of these times has a different source: the kernel, the shim or the runtime.
 			end, earliest := time.Unix(0, r.Status.FinishedAt), signalled.Add(-promised.EarlyBy)
 			if end.Before(earliest) || exit.FinishedAt.Before(earliest) || exit.FinishedAt.After(at) {
 				t.Errorf("signalled at %v; the exit: %v, reported at %v; the status: %v", signalled, exit.FinishedAt, at, end)

@@ -29,8 +29,8 @@ func newFire(d *testnode.Daemon) *fire {
 	return &fire{daemon: d, done: make(map[string]int)}
 }
 
-// burn injects every fault at least once, in random order, and goes on until enough is closed. When
-// burn returns, the runtime is serving.
+// burn injects every fault at least once, in random order, and continues until the channel enough
+// is closed. When burn returns, the runtime is serving.
 func (f *fire) burn(ctx context.Context, enough <-chan struct{}) (err error) {
 	defer func() {
 		err = errors.Join(err, f.daemon.Restart(ctx))
@@ -135,8 +135,8 @@ func listenMute(path string) (*mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Do not delete the path when this listener is closed: by then, the runtime's new socket is
-	// there.
+	// Do not delete the path when this listener is closed. At that time, the runtime's new socket
+	// is there.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	m := &mute{listener: l}
 	m.accepted.Go(func() {

@@ -22,7 +22,7 @@ type entry struct {
 }
 
 // journal stores the events of a subscriber. It checks every event against rules 1 and 3 of the
-// contract, because they hold whatever happens on the node.
+// contract. These rules hold whatever happens on the node.
 type journal struct {
 	cache *pleg.PodCache
 
@@ -60,8 +60,8 @@ func (j *journal) enter(e *pleg.PodLifecycleEvent) {
 	complain := func(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s of %.12s: ", e.Type, id)+fmt.Sprintf(format, args...))
 	}
-	// Exit events are left out. They cause no inspection, so the status may be older than the list
-	// that confirmed it.
+	// Events that are caused by an exit event are not checked. An exit event causes no inspection,
+	// so the cached status may be older than the list that confirmed the exit.
 	if err == nil && e.Cause != pleg.CauseExit && status.TimeStamp.Before(e.ListedAt) && !status.TimeStamp.IsZero() {
 		complain("the cache holds a status of %v, older than the listing of %v that caused the event", status.TimeStamp,
 			e.ListedAt)

@@ -68,8 +68,8 @@ func TestContainersLiveAndDie(t *testing.T) {
 	}
 }
 
-// If a container exits at once, it may have ended before any list. Its death is still reported,
-// once.
+// If a container exits at once, it may end before any list shows it running. Its death is still
+// reported, once.
 func TestContainerThatExitsAtOnce(t *testing.T) {
 	n := newNode(t)
 	pod := n.runPod("short")

@@ -60,7 +60,7 @@ type stage struct {
 	// whileDown calls a function while the runtime does not run.
 	whileDown func(func() error) error
 	// settled waits until the effects of a call have ended, and returns the state of the runtime.
-	// The argument want is the state that the model showed; nil if the stage is the model.
+	// The argument want is the state that the model showed; nil if the stage runs the model.
 	settled func(want []string) ([]string, error)
 }
 
@@ -445,9 +445,9 @@ func realStage(t *testing.T, shuffled bool) *stage {
 // quiet is how long the runtime must show the expected state before the next call.
 const quiet = 100 * time.Millisecond
 
-// patiently returns a function that waits until the runtime shows the expected state for the time
-// quiet. If this takes more than 30 seconds, the function returns the last state. Later calls then
-// wait for only one second.
+// patiently returns a function that waits until the runtime shows the expected state, for the
+// duration named quiet. If this takes more than 30 seconds, the function returns the last state.
+// Later calls of the function then wait for at most one second.
 func (s *stage) patiently(ctx context.Context) func(want []string) ([]string, error) {
 	patience := 30 * time.Second
 	return func(want []string) ([]string, error) {

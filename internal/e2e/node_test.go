@@ -21,11 +21,11 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// patience is how long a test waits for a result. It is long, and no measure of speed, because the
-// machine may be busy.
+// patience is how long a test waits for a result. It is long because the machine may be busy. It
+// does not measure speed.
 const patience = 2 * time.Minute
 
-// each is the limit for one test. The limit of go test is for all tests together.
+// each is the time limit for one test. The flag -timeout of go test limits all tests together.
 var each = flag.Duration("each", 10*time.Minute, "how long a test may run before it ends the program")
 
 // node is a container runtime that the library watches.
@@ -133,7 +133,8 @@ func (n *node) besideWithExits() *node {
 	return other
 }
 
-// eventually waits until missing returns "". Any other result describes what is missing.
+// eventually waits until the function missing returns "". Any other result describes what is
+// missing.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	var last string
@@ -171,7 +172,7 @@ func (n *node) await(id string, want ...pleg.PodLifeCycleEventType) {
 	})
 }
 
-// status waits for a status of a pod that is observed after the call, and returns it.
+// status waits until the cache has a pod status that was observed after this call, and returns it.
 func (n *node) status(uid types.UID) *pleg.PodStatus {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, patience)
@@ -183,7 +184,7 @@ func (n *node) status(uid types.UID) *pleg.PodStatus {
 	return s
 }
 
-// container is like status, but returns the status of one container.
+// container does the same as the method status, but returns the status of one container.
 func (n *node) container(uid types.UID, id string) *pleg.Status {
 	n.t.Helper()
 	s := containerIn(n.status(uid), id)

@@ -14,8 +14,8 @@ import (
 
 var restarts = flag.Int("restarts", 3, "how often TestRestarts kills the runtime and starts it again")
 
-// recovery measures how soon a part of a generator works again after a restart of the runtime. It
-// may take at most the time within.
+// recovery measures how soon a part of a generator works again after a restart of the runtime. The
+// field within is the time limit.
 type recovery struct {
 	what    string
 	within  time.Duration

@@ -131,7 +131,8 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	}
 }
 
-// If the runtime answers no call, the agent's sentence only asks for a restart of the runtime.
+// If the runtime answers no call, the sentence in the agent's answer asks for a restart of the
+// runtime, and names no pod.
 func TestRunbookOfFrozenRuntime(t *testing.T) {
 	n := newNode(t)
 	n.run(n.runPod("a"), testnode.Container{Name: "app", Command: testnode.Sleep()})

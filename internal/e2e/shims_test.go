@@ -151,8 +151,9 @@ func (n *node) awaitGone(pid int) {
 	})
 }
 
-// If one shim is stopped and another is killed, only the exits in their own pods are missing, and
-// the description of the runtime counts them. When the stopped shim continues, it reports its exit.
+// If one shim is stopped and another shim is killed, only the exits in their two pods are missing.
+// The description of the runtime counts the containers of these pods. When the stopped shim
+// continues, it reports the exit of its container.
 func TestFrozenAndKilledShims(t *testing.T) {
 	n := bareContainerd(t)
 	reported := n.watchExits(false)
@@ -190,7 +191,7 @@ func TestFrozenAndKilledShims(t *testing.T) {
 		}
 		return ""
 	})
-	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // once only: the stopped shim does not reap it
+	n.must(unix.Kill(frozen.pid, unix.SIGUSR1)) // sent once: the stopped shim reaps nothing
 	n.must(thaw())
 	n.eventually("the exit behind the stopped shim", func() string {
 		if exits := reported.of(frozen.id); len(exits) != 1 || exits[0].ExitCode != frozen.code {
@@ -235,14 +236,15 @@ func TestRemovalOfPodsWhoseShimsAreAsked(t *testing.T) {
 		return took
 	}
 	without := removal(nil)
-	// The watch makes no lists, so it stays connected to the shims for a minute.
+	// This watcher makes no lists. So it keeps its connections to the shims for more than a minute
+	// after the restart.
 	with := removal(n.watchExits(false))
 	for name, s := range map[string]measure.Samples{"with": with, "without": without} {
 		t.Logf("%s, removal of %d pods %s calls to their shims: p50 %s, p90 %s, max %s",
 			n.daemon.Runtime().Name, len(s), name,
 			measure.Milliseconds(s.Quantile(0.5)), measure.Milliseconds(s.Quantile(0.9)), measure.Milliseconds(s.Quantile(1)))
 	}
-	// This limit holds even on a busy machine.
+	// This limit is wide enough for a busy machine.
 	if with.Quantile(0.5) > 2*without.Quantile(0.5)+5*time.Second {
 		t.Errorf("the median of removals with calls is %v", with.Quantile(0.5))
 	}

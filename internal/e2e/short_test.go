@@ -35,8 +35,8 @@ type exitStream struct {
 	pleg.ExitSource
 }
 
-// shortCalls counts a handler's calls for one container. Its code is the exit code in the last
-// call.
+// shortCalls counts a handler's calls for one container. The field code is the exit code in the
+// last call.
 type shortCalls struct{ created, started, died, ended, removed, code int }
 
 // shortWatcher is a handler with a generator of its own.
@@ -124,7 +124,8 @@ func (w *shortWatcher) summary(codes map[string]int, want shortCalls) (text stri
 }
 
 // runShort runs containers that exit, and returns their exit codes. Each pod runs ten containers;
-// four pods run at a time. The i-th container lives for life(i). After each start, then is called.
+// four pods run at a time. The i-th container lives for life(i). After the start of each container,
+// runShort calls the function then.
 func (n *node) runShort(count int, life func(i int) time.Duration, then func(id string) error) map[string]int {
 	n.t.Helper()
 	const workers, perPod = 4, 10
@@ -165,7 +166,8 @@ func (n *node) runShort(count int, life func(i int) time.Duration, then func(id 
 	return codes
 }
 
-// called waits until the calls of each watcher are as wanted. It fails if more calls follow.
+// called waits until each watcher has counted the calls in want. It fails the test if more calls
+// follow.
 func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortWatcher) {
 	n.t.Helper()
 	for _, w := range watchers {
@@ -176,7 +178,7 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 			return ""
 		})
 	}
-	time.Sleep(3 * time.Second) // a second call would come by now
+	time.Sleep(3 * time.Second) // a second call would have come by now
 	for _, w := range watchers {
 		text, complete := w.summary(codes, want)
 		if !complete {
@@ -196,7 +198,8 @@ func TestShortLives(t *testing.T) {
 	codes := n.runShort(*shortLives, life, func(id string) error {
 		time.Sleep(200 * time.Millisecond)
 		err := n.client.Remove(n.ctx, id)
-		// On a busy machine, containerd may take the container for running and refuse to remove it.
+		// On a busy machine, containerd may still regard the container as running, and refuse to
+		// remove it.
 		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 			err = n.client.Remove(n.ctx, id)

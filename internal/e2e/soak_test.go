@@ -36,7 +36,7 @@ var (
 // compares all reports with its own book:
 //
 //   - No event is lost, invented or out of order.
-//   - A reader of the cache never sees a status that is older than it asked for.
+//   - A reader of the cache never sees a status that is older than the reader asked for.
 //   - Goroutines, file descriptors and memory do not grow.
 //
 // The soak runs in rounds. After each round, the faults stop and the results are checked. The
@@ -147,7 +147,7 @@ func (s *soak) must(err error) {
 	}
 }
 
-// round runs containers and pods while faults are injected. The argument lives is their number.
+// round runs containers and pods while faults are injected. The argument lives is how many it runs.
 func (s *soak) round(ctx context.Context, lives int) {
 	s.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -164,7 +164,7 @@ func (s *soak) round(ctx context.Context, lives int) {
 	for range *soakWorkers {
 		workers.Go(func() {
 			if err := s.churn.work(ctx); err != nil {
-				cancel(err) // the first error is the cause, and ends the round
+				cancel(err) // the first error ends the round; context.Cause returns it
 			}
 		})
 	}
@@ -308,8 +308,8 @@ func (f footprint) String() string {
 
 // These are the limits of grownFrom. They allow for a connection that is being replaced, and for
 // memory that maps keep. Most of that memory is for removed containers: each of the two generators
-// remembers at most 8192, in less than 1 MiB. Two leaks would exceed the limits: one goroutine in
-// every tenth of the bounded soak's lives, or 400 bytes in each of 10,000 lives.
+// remembers at most 8192 of them, in less than 1 MiB. Two kinds of leaks would exceed the limits:
+// one goroutine for every ten lives of the default soak, or 400 bytes for each of 10,000 lives.
 const (
 	moreGoroutines  = 3
 	moreDescriptors = 2

@@ -15,9 +15,10 @@ import (
 
 var starvedStops = flag.Int("starved.stops", 3, "how often TestStarvedRuntime stops the runtime while containers start")
 
-// If the runtime gets no CPU time while a container starts, it records the start too late. If the
-// container exits at once, its start time is then after its end time. Even then, its death is
-// reported once, with its exit code. It is never reported or cached as running after its death.
+// If the runtime gets no CPU time while a container starts, the runtime records the start too late.
+// If the container exits at once, its start time is then after its end time. Even then, the death
+// is reported once, with the exit code. After its death, the container is never reported or cached
+// as running.
 func TestStarvedRuntime(t *testing.T) {
 	n := newBareNode(t)
 	generators := []struct {
@@ -61,7 +62,7 @@ func TestStarvedRuntime(t *testing.T) {
 		t.Error("no start is stamped after its container's end: this run shows nothing")
 	}
 
-	time.Sleep(3 * time.Second) // late reasons and second events would come by now
+	time.Sleep(3 * time.Second) // a late reason or a second event would have come by now
 	for _, id := range ids {
 		n.must(n.client.Remove(n.ctx, id))
 	}
@@ -95,8 +96,8 @@ func (n *node) createToExit(pod *testnode.Pod, code int) string {
 	return id
 }
 
-// startStarved starts containers that exit at once. The runtime is stopped before they run. It is
-// resumed after they have ended and the duration while has passed.
+// startStarved starts containers that exit at once. It stops the runtime before they run. It
+// resumes the runtime when they have ended and the time in the argument while has passed.
 func (n *node) startStarved(while time.Duration, ids ...string) {
 	n.t.Helper()
 	starts := make(chan error, len(ids))

@@ -30,7 +30,7 @@ type recorder struct {
 	names  map[string]string // ID → name, for all objects seen so far
 	listed map[string]int64  // ID → created_at in the last list
 	before map[string]int64  // object and field → time at the end of the last step
-	now    map[string]int64  // object and field → time in the current look
+	now    map[string]int64  // object and field → time in the current call of look
 
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse // since the last step; guarded by mu
@@ -156,8 +156,8 @@ func (r *recorder) nameOf(id string) string {
 	return "unknown"
 }
 
-// text formats the fields of a message that are set. The argument key identifies the message for
-// comparisons of its times; it is empty for an event. The argument id is the ID of the object.
+// text formats the fields that are set in a message. The argument key identifies the message when
+// its times are compared; it is empty for an event. The argument id is the ID of the object.
 func (r *recorder) text(m protoreflect.Message, key, id string) string {
 	var fields []protoreflect.FieldDescriptor
 	for f := range m.Range {
@@ -213,8 +213,8 @@ func (r *recorder) value(s string) string {
 	return s
 }
 
-// times describes a time: whether it is set, how it has changed since the last step, and whether a
-// created_at differs from the list.
+// times describes the time t: whether it is set, and how it has changed since the last step. For a
+// created_at, times also describes whether t differs from the list.
 func (r *recorder) times(key, id, field string, t int64) string {
 	text := "set"
 	if t < 0 {

@@ -15,8 +15,9 @@ import (
 
 // If a container dies while runc is stuck in deleting it, the exit event still reports the death at
 // once. A period later, the metric and the health report show the unconfirmed exit, until runc
-// continues. The last deletion is stuck for 30 seconds; in this time, containerd gives up and tries
-// again. Sometimes the exit event is late as well: see TestExitWithoutDeletion.
+// continues. In the last round, the deletion is stuck for 30 seconds. During this time, containerd
+// gives up the deletion and tries again. Sometimes the exit event is late, too: see
+// TestExitWithoutDeletion.
 func TestUnconfirmedExit(t *testing.T) {
 	const deaths, hangs = 5, 30 * time.Second
 	n := newBareNode(t)
@@ -97,7 +98,7 @@ func TestUnconfirmedExit(t *testing.T) {
 	w.eachDiedOnce()
 	t.Logf("end → ContainerDied: p50 %s, max %s", measure.Milliseconds(delivered.Quantile(0.5)),
 		measure.Milliseconds(delivered.Quantile(1)))
-	// This limit holds even on a busy machine.
+	// This limit is wide enough for a busy machine.
 	if p50 := delivered.Quantile(0.5); p50 > time.Second {
 		t.Errorf("p50 is %v", p50)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The defaults make a short run on a small node. docs/RUNTIMES.md shows results of 110 containers
-// and a minute.
+// The defaults make a short run on a small node. docs/RUNTIMES.md shows the results of a run of one
+// minute with 110 containers.
 var (
 	costContainers = flag.Int("cost.containers", 11, "how many containers run while TestCostOfWatches measures")
 	costFor        = flag.Duration("cost.for", 2*time.Second, "how long it measures")
@@ -100,7 +100,7 @@ func TestCostOfWatches(t *testing.T) {
 		return ""
 	})
 	t.Log(with.ask(""))
-	time.Sleep(min(*costFor, 5*time.Second)) // by then, the work of the start is done
+	time.Sleep(min(*costFor, 5*time.Second)) // by then, the watchers have finished their start
 	var before, after [2]usage
 	for i, w := range watchers {
 		before[i] = w.used()

@@ -32,8 +32,9 @@ func Lines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// JSON escapes the characters in a line that encoding/json does not escape, such as the C1 control
-// characters. One of them works like ESC [. Such characters occur only in strings.
+// JSON escapes the characters in a line that encoding/json leaves unescaped, such as the C1 control
+// characters. One of the C1 characters works like ESC [. In JSON, such characters occur only in
+// strings.
 func JSON(line []byte) []byte {
 	if !bytes.ContainsFunc(line, isHidden) {
 		return line

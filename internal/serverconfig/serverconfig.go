@@ -25,8 +25,8 @@ type Config struct {
 	// Until the next change, the server answers with the same bytes, in the same order. So the
 	// server takes only a small part of a benchmark's time.
 	EncodedLists bool
-	// EventBuffer is the number of events that a reader's buffer can hold. If all readers share a
-	// buffer, it is the number for that buffer. The default is the model's number.
+	// EventBuffer is the number of events that fit into each reader's buffer, or into the one
+	// buffer of all readers. The default is the model's number.
 	EventBuffer int
 	// BareEvents makes the server send events without the statuses of the sandbox and its
 	// containers.
@@ -61,19 +61,19 @@ type Controls interface {
 
 	// OOMKill kills a process of a running container because the container has used up its memory.
 	// The killed process is not the container's first process. The reason of the container's later
-	// exit will be "OOMKilled", whatever the exit code. containerd shows that reason from now on,
-	// while the container runs.
+	// exit will be "OOMKilled", whatever the exit code. containerd shows that reason at once, while
+	// the container still runs.
 	OOMKill(containerID string) error
 
 	// EventStats returns the counts of the events so far.
 	EventStats() EventStats
-	// RepeatEvents sends the last count events again, unchanged, oldest first. At most 1000
-	// events are available.
+	// RepeatEvents sends the latest events again, unchanged, oldest first. The parameter count is
+	// their number. At most 1000 events are available.
 	RepeatEvents(count int)
-	// ShuffleEvents collects events until it has collected window events, and then sends them in
-	// random order. If window is 0, it sends the collected events and turns shuffling off. With a
-	// window of 2, a container's stop is often reported before its start. CRI-O does that for a
-	// container that exits at once.
+	// ShuffleEvents makes the server collect events. When the number of events reaches the
+	// parameter window, the server sends them in random order. If window is 0, the server sends
+	// the collected events, and later events in order. With a window of 2, a container's stop is
+	// often reported before its start, as by CRI-O for a container that exits at once.
 	ShuffleEvents(window int)
 
 	// SendTaskExit reports an exit that the caller made up. The exit may not have happened yet, may
@@ -93,7 +93,7 @@ type EventStats struct {
 	// Sent counts the events that were put into a reader's buffer or handed to a reader. An event
 	// for two readers counts twice.
 	Sent int
-	// Held is how many events are kept for the first reader.
+	// Held is how many events wait for a reader.
 	Held int
 	// Dropped counts the events that were lost because a buffer was full, because no
 	// reader came in time, or because the runtime was down.
@@ -105,16 +105,17 @@ type EventStats struct {
 }
 
 // TaskExit is the end of a process, as containerd reports it in its own stream of events. The
-// models of containerd report the end of each container, sandbox and command before it appears in
-// lists, statuses and CRI's events. While a model is down, it reports no ends.
+// models of containerd report the end of each container, sandbox and command. The report comes
+// before the end appears in lists, statuses and CRI's events. While a model is down, it reports no
+// ends.
 type TaskExit struct {
 	// ContainerID is the ID of the container or sandbox.
 	ContainerID string
 	// ID is the ID of the process: ContainerID for the container's first process, another ID for a
 	// command in the container. SendTaskExit replaces an empty ID by ContainerID.
 	ID string
-	// PID is the process's PID. SendTaskExit replaces 0 by the PID of the container's first
-	// process.
+	// PID is the process's PID. SendTaskExit replaces 0 by the container's default PID, which the
+	// first process has unless the container's configuration sets another PID.
 	PID uint32
 	// ExitCode is the exit code.
 	ExitCode uint32

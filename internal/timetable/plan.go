@@ -9,7 +9,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// Forever, as the number of restarts, means that the container is always restarted.
+// Forever is a value for ContainerPlan.Restarts: the container is always restarted.
 const Forever = -1
 
 // PodPlan is the life of a pod: when it starts, what its containers do, and when it is
@@ -17,17 +17,17 @@ const Forever = -1
 type PodPlan struct {
 	criserver.PodConfig
 
-	// StartAfter is how long after Play the pod starts.
+	// StartAfter is the time from the call of Play to the pod's start.
 	StartAfter time.Duration
 	// Containers are the plans of the pod's containers.
 	Containers []ContainerPlan
-	// LiveFor is how long after the pod's start its sandbox is stopped and its containers are killed;
-	// 0 means never.
+	// LiveFor is the time from the pod's start until its sandbox is stopped and its containers are
+	// killed; 0 means never.
 	LiveFor time.Duration
-	// LingerFor is how long the stopped pod stays before it is removed.
+	// LingerFor is the time from the stop of the pod until its removal.
 	LingerFor time.Duration
-	// ReturnAfter is how long after its removal the pod starts again, with the same name and a new
-	// UID; 0 means never.
+	// ReturnAfter is the time from the pod's removal until the pod starts again, with the same name
+	// and a new UID; 0 means never.
 	ReturnAfter time.Duration
 }
 
@@ -35,15 +35,15 @@ type PodPlan struct {
 type ContainerPlan struct {
 	criserver.ContainerConfig
 
-	// StartAfter is how long after the pod's start the container is created and started.
+	// StartAfter is the time from the pod's start until the container is created and started.
 	StartAfter time.Duration
 	// RunFor is how long the container runs before it exits by itself; 0 means for ever.
 	RunFor time.Duration
 	// ExitCode and Reason describe the exit; see [criserver.Server.ExitContainer].
 	ExitCode int
 	Reason   string
-	// Restarts is how often the container is restarted after it has exited by itself. Only the last of
-	// the earlier instances is kept, as in the kubelet.
+	// Restarts is the number of restarts after the container has exited by itself. Of the instances
+	// that have exited, only the newest is kept, as in the kubelet.
 	Restarts int
 	// BackOff is the delay before the first restart. The delay doubles with each restart.
 	BackOff time.Duration

@@ -25,7 +25,7 @@ type Timetable struct {
 	mu      sync.Mutex
 	entries entries         // guarded by mu
 	seq     uint64          // guarded by mu
-	waiting []chan struct{} // the waiting calls of Settle; closed when no step is due; guarded by mu
+	waiting []chan struct{} // one for each waiting Settle; guarded by mu
 	running bool            // true once the goroutine has started; guarded by mu
 	stopped bool            // guarded by mu
 }
@@ -43,14 +43,15 @@ func New(s *criserver.Server, c clock.Clock) *Timetable {
 	}
 }
 
-// at adds an entry: do runs at the given time, or at once if the time is past. do is called with
-// its scheduled time, so that the entries that it adds do not drift.
+// at adds an entry: the function do is called at the given time, or at once if that time is past.
+// The argument of do is the given time, even if the call is late. So the times of later entries do
+// not drift.
 func (t *Timetable) at(when time.Time, do func(at time.Time)) {
 	t.enter(entry{at: when, do: do})
 }
 
-// enter adds several entries. No entry runs before all are added, so that their order does not
-// depend on the speed of the goroutine.
+// enter adds several entries, and runs none before all are added. So the order in which they run
+// does not depend on the speed of the goroutine.
 func (t *Timetable) enter(es ...entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,8 +67,8 @@ func (t *Timetable) enter(es ...entry) {
 	t.wakeUp()
 }
 
-// Settle returns when every step that is due by the clock has run. It may block like the server's
-// operations.
+// Settle returns when every step that is due by the clock has run. It blocks while a step blocks in
+// an operation of the server.
 func (t *Timetable) Settle() {
 	t.mu.Lock()
 	if t.stopped || !t.running {
@@ -145,7 +146,8 @@ func (t *Timetable) run() {
 	}
 }
 
-// next returns the due entry, or the time to wait for the next entry; 0 if there is none.
+// next returns the next entry if it is due. Otherwise, wait is the time until the next entry is
+// due; 0 if there is no entry.
 func (t *Timetable) next() (e entry, due bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

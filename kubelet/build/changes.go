@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// adapter is the adapter's folder. releaseOfAdapter is the oldest release that needs no files from
-// the folders _before.
+// adapter is the adapter's folder. releaseOfAdapter is the oldest release for which the adapter
+// needs no files from a folder _before1.N.
 const (
 	adapter          = "kubelet/adapter"
 	releaseOfAdapter = release(37)
@@ -47,8 +47,8 @@ func changes(w *workspace) ([]change, error) {
 }
 
 // adapterFiles returns the adapter's files for a folder of the kubelet. The keys are the file names
-// in the kubelet's folder. For an older release, files from the folders _before1.N replace newer
-// ones.
+// in the kubelet's folder. For an older release, a file in a folder _before1.N replaces the newer
+// file with the same name.
 func (w *workspace) adapterFiles(folder string) (map[string]string, error) {
 	files := make(map[string]string)
 	add := func(below string) error {
@@ -148,10 +148,10 @@ func bodyOf(file *ast.File, function string) *ast.BlockStmt {
 	return nil
 }
 
-// handRuntimeOver wraps the kubelet's runtime at the place where the kubelet sets it. So the
-// generator gets the CRI client for events, the endpoint for exit events, and
-// runtime-request-timeout. Also, the kubelet's own inspections then show the ends that the
-// generator has seen.
+// handRuntimeOver wraps the kubelet's runtime at the place where the kubelet sets it. The wrapper
+// gives the generator the CRI client for events, the endpoint for exit events, and
+// runtime-request-timeout. With the wrapper, the kubelet's own inspections also show the ends that
+// the generator has seen.
 func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
 	handed := make(map[string]bool) // the runtimes that are passed to a generator
 	ast.Inspect(body, func(n ast.Node) bool {

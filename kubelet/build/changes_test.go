@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// released returns a workspace for a release that consists of one file.
+// released returns a workspace with a release. The release consists of one file.
 func released(t *testing.T, path, content string) *workspace {
 	t.Helper()
 	w := &workspace{release: 36, original: t.TempDir(), tree: t.TempDir()}
@@ -52,8 +52,9 @@ func (kl *Kubelet) generateAPIPodStatus(pod *v1.Pod, podStatus *kubecontainer.Po
 }
 `
 
-// TestRuntimeIsHandedOver shows that only the runtime of the generators is wrapped, at the place
-// where it is set. This also works if the tree was edited before.
+// TestRuntimeIsHandedOver shows that handRuntimeOver wraps only the runtime that the generators
+// get, and only where the kubelet sets that runtime. A second edit of the same tree has the same
+// result.
 func TestRuntimeIsHandedOver(t *testing.T) {
 	const path = "kubelet.go"
 	w := released(t, path, makesTwo)

@@ -1,7 +1,7 @@
 // Command build builds a kubelet with this library in place of the kubelet's own generator and
 // cache. It copies the sources of k8s.io/kubernetes from the module cache to .cache/kubelet at the
 // root of the repository. In the copy, it replaces files of the kubelet by files of
-// kubelet/adapter. It makes and prints the remaining edits, and builds the kubelet.
+// kubelet/adapter, and makes the remaining edits. It prints all edits, and builds the kubelet.
 //
 //	go run ./kubelet/build                # .cache/kubelet/kubelet, of the newest release
 //	go run ./kubelet/build -stock         # .cache/kubelet/stock, the unchanged kubelet
@@ -117,8 +117,8 @@ func (w *workspace) edit() error {
 	return nil
 }
 
-// target returns the path of a program. Programs of the newest release are not in a folder of their
-// own.
+// target returns the path of a program. Programs of older releases are in a folder for each
+// release.
 func (w *workspace) target(name string) (string, error) {
 	if *output != "" {
 		return filepath.Abs(*output)

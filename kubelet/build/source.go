@@ -91,8 +91,8 @@ type goPackage struct {
 	Module          *struct{ Path, Version, GoVersion string } // nil for the standard library
 }
 
-// vendorLibrary copies the library into the copy's vendor folder. It also copies the packages that
-// the library imports if they are missing there.
+// vendorLibrary copies the library into the vendor folder of the copy. It also copies packages that
+// the library imports, if the vendor folder lacks them.
 func (f *fork) vendorLibrary(ctx context.Context) error {
 	out, err := command(ctx, f.root, "list", "-deps", "-json=Dir,ImportPath,Imports,Module", ".", "./cri").Output()
 	if err != nil {
@@ -151,8 +151,8 @@ func (f *fork) vendorLibrary(ctx context.Context) error {
 	return nil
 }
 
-// headerOf matches the lines about a module in a modules.txt up to its packages. It captures the
-// version.
+// headerOf returns an expression that matches a module's lines in a modules.txt, but not the lines
+// of the module's packages. The expression captures the version.
 func headerOf(module string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^# ` + regexp.QuoteMeta(module) + ` (v\S+).*\n(?:## .*\n)*`)
 }

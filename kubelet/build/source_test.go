@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// edge creates a module that vendors the files of a kubelet that this command edits. As in
-// KubeEdge, a replace line selects a fork of release 1.32, and the vendor folder links to a module
-// of the repository.
+// edge creates a module with a vendored kubelet, which consists of the files that this command
+// edits. As in KubeEdge, a replace line selects a fork of release 1.32, and the vendor folder links
+// to a module of the repository.
 func edge(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "edge")

@@ -74,8 +74,8 @@ func command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 // folders are the folders of k8s.io/kubernetes that a kubelet and its tests need.
 var folders = []string{"cmd", "pkg", "plugin", "test", "third_party"}
 
-// copySources makes the copy, unless the copy exists. It moves the complete copy to its path, so
-// that an interruption leaves no partial copy there.
+// copySources makes the copy, unless the copy exists. It makes the copy at a temporary path and
+// then moves it, so that an interruption leaves no partial copy at the final path.
 func (w *workspace) copySources(ctx context.Context) error {
 	if _, err := os.Stat(w.tree); err == nil {
 		fmt.Printf("%s is there from before\n", w.tree)
@@ -153,8 +153,8 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 	args := []string{"mod", "edit"}
 	for _, r := range module.Require {
 		if r.Version == "v0.0.0" {
-			// Drop the requirement. Later, go list adds the modules that a kubelet needs. The other
-			// modules are not on every mirror.
+			// Drop the requirement, because some of these modules are missing on some mirrors.
+			// Later, go list adds the modules that a kubelet needs.
 			args = append(args, "-droprequire="+r.Path, "-replace="+r.Path+"="+r.Path+"@v0"+strings.TrimPrefix(w.version, "v1"))
 		}
 	}
@@ -162,7 +162,7 @@ func (w *workspace) writeModfile(ctx context.Context, path string) error {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	require := command(ctx, w.original, "list", "-mod=mod", "-modfile="+path, "-deps", "./cmd/kubelet")
-	var said strings.Builder // the command prints hundreds of packages
+	var said strings.Builder // shown only with an error, because the command prints hundreds of packages
 	require.Stderr = &said
 	if err := require.Run(); err != nil {
 		reasons := slices.DeleteFunc(strings.Split(said.String(), "\n"), func(line string) bool {

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// trimTests removes declarations that do not compile from the tests of a kubelet package: they use
-// internals that the adapter has replaced. It prints what it removes.
+// trimTests removes declarations that do not compile from the tests of a kubelet package. These
+// declarations use internals that the adapter has replaced. trimTests prints what it removes.
 func (w *workspace) trimTests(ctx context.Context, flags []string, name string) error {
 	folder := filepath.Join("pkg", "kubelet", name)
 	args := append([]string{"test", "-c", "-gcflags=-e", "-o", os.DevNull}, flags...)

@@ -74,7 +74,7 @@ func BenchmarkGetNewerThan(b *testing.B) {
 	}
 }
 
-// BenchmarkBlockedReader measures one reader that blocks until it is answered.
+// BenchmarkBlockedReader measures one reader that blocks until the cache is updated.
 func BenchmarkBlockedReader(b *testing.B) {
 	for _, c := range benchCaches() {
 		b.Run("impl="+c.name, func(b *testing.B) {

@@ -46,7 +46,7 @@ func BenchmarkCRIIdleRelist(b *testing.B) {
 }
 
 // newKubeRuntime returns the kubelet's runtime manager with only the parts that lists and
-// inspections need. The function disconnect closes its connection.
+// inspections need. The function disconnect closes the manager's connection.
 func newKubeRuntime(tb testing.TB, endpoint string) (runtime kubecontainer.Runtime, disconnect func()) {
 	tb.Helper()
 	ctx := klog.NewContext(tb.Context(), logr.Discard())

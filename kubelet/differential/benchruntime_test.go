@@ -15,16 +15,16 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// workload contains the answers of a benchmark's runtime. They are made beforehand, so that the
-// benchmark measures only the generator.
+// workload contains the answers of a benchmark's runtime. The answers are made before the
+// measurement, so that the benchmark measures only the generator.
 type workload struct {
 	// lists are the pods of each list. The runtime returns the lists in turn. No two lists share
 	// objects.
 	lists [][]*modelPod
-	// listTakes and inspectionTakes are how long the runtime takes to answer.
+	// listTakes and inspectionTakes are the durations of the runtime's calls.
 	listTakes, inspectionTakes time.Duration
-	// hangs blocks the inspection of the pod with the UID stuck until hangs is closed. If hangs is
-	// nil, nothing blocks.
+	// If hangs is not nil, one pod's inspections block until hangs is closed. The field stuck is
+	// the UID of this pod.
 	hangs chan struct{}
 	stuck types.UID
 	// turn is the index of the list. Each list increases turn, unless held is true.
@@ -32,8 +32,8 @@ type workload struct {
 	held bool
 }
 
-// benchPods returns n pods with a running sandbox and two containers in the given state. In every
-// step-th pod, both containers are in the state other.
+// benchPods returns n pods, each with a running sandbox and two containers in the given state. If
+// step is above 0, one of every step pods has its containers in the second state, other.
 func benchPods(n int, state string, step int, other string) []*modelPod {
 	pods := make([]*modelPod, n)
 	for i := range pods {
@@ -80,8 +80,8 @@ type generator interface {
 	Start()
 	Relist()
 	Stop()
-	// take reads the events that are in the channel, and returns their number. If seen is not nil,
-	// take calls seen with the pod of each event.
+	// take reads the events that are in the channel, and returns their number. If the function seen
+	// is not nil, it is called with the pod of each event.
 	take(seen func(types.UID)) int
 }
 

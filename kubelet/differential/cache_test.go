@@ -19,7 +19,7 @@ import (
 type cacheOp struct {
 	kind cacheOpKind
 	uid  types.UID
-	// back is how far in the past the stamp or the minimum time is.
+	// back is the present time minus the stamp or the minimum time of the call.
 	back time.Duration
 	fail bool
 }
@@ -38,10 +38,10 @@ func (o cacheOp) String() string {
 	return fmt.Sprintf("%s pod=%s back=%v fail=%v", o.kind, o.uid, o.back, o.fail)
 }
 
-// TestSameCaches calls the methods of both caches with random arguments. The caches must return the
-// same from Get, and must give the same readers the same answers. Some cases are left out because
-// they are deviations: stamps of a pod that go back, unknown pods that are observed to be
-// unchanged, and statuses that are missing because of an error.
+// TestSameCaches calls the methods of both caches with random arguments. In both caches, Get must
+// return the same, and the same readers must get the same answers. Three cases are left out,
+// because the caches differ in them: a stamp that is older than the pod's last stamp,
+// SetObservedTime for an unknown pod, and an error without a status.
 func TestSameCaches(t *testing.T) {
 	ops := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) cacheOp {
 		return cacheOp{
@@ -63,8 +63,7 @@ func TestSameCaches(t *testing.T) {
 // twoCaches calls the same methods of the two caches.
 type twoCaches struct {
 	both // the caches and their blocked readers
-	// last is the newest stamp of each pod. Under the empty UID, it is the newest stamp of all
-	// pods.
+	// last is the newest stamp of each pod. The empty UID has the newest stamp of UpdateTime.
 	last   map[types.UID]time.Time
 	known  map[types.UID]bool
 	number int
@@ -127,7 +126,7 @@ func (c *twoCaches) call(o cacheOp) {
 	}
 }
 
-// stamp returns the time that is back ago, or the pod's last stamp if that is later.
+// stamp returns the present time minus back, or the pod's last stamp if that is later.
 func (c *twoCaches) stamp(uid types.UID, back time.Duration) time.Time {
 	stamp := time.Now().Add(-max(back, 0))
 	if c.last[uid].After(stamp) {

@@ -12,8 +12,9 @@ import (
 )
 
 // TestSameInTheEnd starts the kubelet's generator and the library's. Pods change, and inspections
-// and lists block or fail. Meanwhile the generators may send events at different times. Some time
-// after the faults, the states after all events, the caches and the health must be the same.
+// and lists block or fail. Each generator may send its events at its own times. Five minutes after
+// the faults, both must agree on three things: the last events of each container, the cached
+// statuses, and the health.
 func TestSameInTheEnd(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opWait, opBreak, opMend, opBlock, opHeal, opFailList,

@@ -7,8 +7,8 @@ import (
 
 // deviation is an intended difference between the library and the kubelet's generator.
 type deviation struct {
-	// rule is the number of the contract's rule that requires the difference. If the interface
-	// itself requires the difference, rule is a name in the interface.
+	// rule is what requires the difference: the number of a rule in the contract, or a name in the
+	// library's interface.
 	rule string
 	// kubelet and here describe the behaviour of the kubelet and of the library.
 	kubelet, here string
@@ -66,8 +66,8 @@ var deviations = []deviation{
 	{"metrics", "goes on showing the number of containers in a state in which there are none", "shows zero", showGauges},
 }
 
-// TestDeviations checks every deviation on both generators. So a deviation that no longer exists
-// cannot stay on the list.
+// TestDeviations checks every deviation on both generators. If a deviation no longer exists, the
+// test fails.
 func TestDeviations(t *testing.T) {
 	for _, d := range deviations {
 		t.Run(d.rule+": the kubelet "+d.kubelet+"; pleg "+d.here, func(t *testing.T) {

@@ -27,8 +27,8 @@ func TestSameHistories(t *testing.T) {
 	})
 }
 
-// inBubble calls run in a synctest bubble and returns its error. So rapid can shrink the history
-// outside the bubble.
+// inBubble calls the function run in a synctest bubble and returns run's error. The caller fails
+// outside the bubble, where rapid can shrink the history.
 func inBubble(t *testing.T, run func() error) (err error) {
 	synctest.Test(t, func(*testing.T) { err = run() })
 	return err
@@ -39,7 +39,7 @@ type both struct {
 	node    *node
 	kubelet *kubeletSide
 	here    *plegSide
-	// ctx ends the readers that still block at the end.
+	// ctx ends after the history, and releases the library's readers that are still blocked.
 	ctx     context.Context
 	readers []bothReaders
 	// asked are the pods for which a reinspection was requested since the last successful list.
@@ -169,7 +169,7 @@ func (b *both) sameReaders() error {
 	return nil
 }
 
-// reads reports whether a reader of the pod is blocked.
+// reads returns true if a reader of the pod is blocked.
 func (b *both) reads(uid types.UID) bool {
 	return slices.ContainsFunc(b.readers, func(r bothReaders) bool { return r.op.uid == uid })
 }

@@ -13,13 +13,13 @@ import (
 )
 
 // TestSameAfterFailures lets inspections fail and recover. Here, the generators differ on purpose
-// (rule 8): the kubelet's withholds a pod's events until an inspection succeeds; the library's
-// sends them at once.
+// (rule 8). The kubelet's generator withholds a pod's events until an inspection succeeds. The
+// library's generator sends the events at once.
 //
 // The library's events must equal those of a second kubelet whose inspections never fail. While
-// inspections of a pod fail, both caches must return the same error, and the library's also the
-// last good status. When inspections succeed again, the states after all events and the caches must
-// be the same.
+// inspections of a pod fail, both caches must return the same error. The library's cache must also
+// return the last good status. When inspections succeed again, both must agree on the last events
+// of each container and on the cached status.
 func TestSameAfterFailures(t *testing.T) {
 	histories := histories([]opKind{
 		opSet, opSet, opSet, opSet, opRemove, opWait, opRelist, opRelist, opRelist, opBreak, opMend,
@@ -32,8 +32,8 @@ func TestSameAfterFailures(t *testing.T) {
 	})
 }
 
-// forwards leaves out the steps that take a container back to an earlier state. No runtime makes
-// such steps, and a kubelet misses them while inspections fail.
+// forwards returns the history without the steps that take a container back to an earlier state.
+// No runtime makes such steps, and a kubelet does not see them while inspections fail.
 func forwards(history []op) []op {
 	rank := map[string]int{created: 1, running: 2, exited: 3}
 	at := make(map[string]int)
@@ -65,8 +65,8 @@ type failing struct {
 	kubelet *kubeletSide
 	perfect *kubeletSide
 	here    *plegSide
-	// failed are the pods with at least one failed inspection. lastGood is the cached content after
-	// the last successful inspection.
+	// failed contains the pods with at least one failed inspection. lastGood contains each pod's
+	// cached content after its last successful inspection.
 	failed   map[types.UID]bool
 	lastGood map[types.UID]content
 	// kubeletSent and sent are the states according to the events of the two generators.

@@ -49,8 +49,8 @@ var (
 	}
 )
 
-// anyHistory draws histories in which any state may follow any other. Some of them are impossible
-// on a real runtime.
+// anyHistory draws histories in which any state may follow any other state. Some of these histories
+// are impossible on a real runtime.
 func anyHistory() *rapid.Generator[[]op] {
 	return histories([]opKind{
 		opSet, opSet, opSet, opSetSandbox, opDrop, opRemove, opIPs, opWait,
@@ -84,7 +84,8 @@ func histories(kinds []opKind, states []string) *rapid.Generator[[]op] {
 	}), 1, 60)
 }
 
-// apply makes the change of an op to the node. It does nothing if the op is an action of a user.
+// apply changes the node as the op describes. If the op is not a change of the node, apply does
+// nothing.
 func (n *node) apply(o op) {
 	switch o.kind {
 	case opSet:

@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/overcri"
 )
 
-// checks is how many random histories each test runs by default. They take some seconds. The flag
-// -rapid.checks changes the number.
+// checks is how many random histories each test runs by default. A test then takes some seconds.
+// The flag -rapid.checks changes the number.
 const checks = "5000"
 
 func TestMain(m *testing.M) {
@@ -21,6 +21,6 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", checks); err != nil {
 		panic(err)
 	}
-	flag.Parse() // after the default was set, so that the command line wins
+	flag.Parse() // after flag.Set, so that a value on the command line replaces the default
 	os.Exit(m.Run())
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/kubepleg/pleg/kubelet/differential/migration/before"
 )
 
-// rewritten are the lines that change in a program besides its imports and constructor.
+// rewritten maps old code to new code. A program that moves to the library changes this code, its
+// imports and its constructor.
 var rewritten = map[string]string{
 	"status.GetRunningContainerStatuses()": "slices.DeleteFunc(slices.Clone(status.ContainerStatuses), " +
 		"func(s *kubecontainer.Status) bool {\n" +
@@ -68,9 +69,8 @@ type agent interface {
 	Journal() []string
 }
 
-// After the move to the library, the program's journal contains all that it contained before. It
-// may contain more, because the library also delivers failed inspections (see the list of
-// deviations).
+// After the move to the library, the program writes the same entries to its journal. The order and
+// the number of repetitions may differ.
 func TestMigratedProgramDoesTheSame(t *testing.T) {
 	journal := func(agentOf func(*node) agent) (journal []string) {
 		synctest.Test(t, func(t *testing.T) {

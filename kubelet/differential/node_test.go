@@ -9,7 +9,7 @@ import (
 
 // node is a simulated node for both generators: its pods, and the faults of its runtime.
 type node struct {
-	pods []*modelPod // in the order of their creation; a nil pod is bad data
+	pods []*modelPod // in the order of their creation; a nil pod simulates bad data
 
 	listErr    error
 	inspectErr map[types.UID]error

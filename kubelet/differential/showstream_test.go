@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// streams are the runtime's event streams for both generators. The kubelet's EventedPLEG reads its
-// stream, as in a kubelet with the gate EventedPLEG on.
+// streams sends the runtime's events to both generators. On the kubelet's side, EventedPLEG reads
+// the events, as in a kubelet with the gate EventedPLEG on.
 type streams struct {
 	internalapi.RuntimeService
 	events chan *runtimeapi.ContainerEventResponse
@@ -39,7 +39,7 @@ func (s *stage) follow() *streams {
 	evented := kubepleg.NewEventedPLEG(r, s.kubelet.generator, retries)
 	s.start()
 	evented.Start(klog.NewContext(s.ctx, logr.Discard()))
-	s.wait(time.Second + 100*time.Millisecond) // by then, the list after the connection is done
+	s.wait(time.Second + 100*time.Millisecond) // enough for the list that follows the connection
 	s.forget()
 	return r
 }

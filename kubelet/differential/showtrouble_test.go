@@ -57,8 +57,8 @@ func showHealthText(t *testing.T, s *stage) {
 	wantText(text(kubeletErr), "GetPods has been")
 }
 
-// wantPanic relists with both generators. Only the kubelet's must panic. Each call uses a new
-// kubelet generator, because a generator that has panicked never releases its lock.
+// wantPanic relists with both generators. Only the kubelet's generator must panic. Each call of
+// wantPanic makes a new one, because a kubelet generator that has panicked never releases its lock.
 func (s *stage) wantPanic() {
 	s.t.Helper()
 	s.want("the kubelet panics", true, panics(func() { newKubeletSide(s.node, 1000).generator.Relist(s.t.Context()) }))
@@ -128,7 +128,7 @@ func showStartContext(_ *testing.T, s *stage) {
 	s.wantEvents(events, events)
 	end()
 	s.wait(time.Second)
-	s.start() // the kubelet's generator is still running, so only the library's starts
+	s.start() // starts only the library's generator, because the kubelet's is still running
 	s.node.set("a", "a1", exited)
 	s.wait(time.Minute)
 	s.wantEvents(nil, died("a", "a1"))

@@ -27,7 +27,7 @@ func newStage(t *testing.T, capacity int) *stage {
 	return s
 }
 
-// leave ends everything that still runs.
+// leave stops both generators, and releases all blocked calls and readers.
 func (s *stage) leave() {
 	s.end()
 	for uid := range s.node.hangs {

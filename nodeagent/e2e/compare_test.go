@@ -29,9 +29,9 @@ type difference struct {
 	seen   bool
 }
 
-// differences lists the intended differences between the agent and the kubelet. Two more are not in
-// the list: the kubelet appends the node's name to pod names, and gives a pod without a UID in its
-// manifest a new UID at each change.
+// differences contains the intended differences between the agent and the kubelet. Two more are not
+// in it. The kubelet appends the node's name to pod names. If a manifest contains no UID, the
+// kubelet gives the pod a new UID at each change.
 var differences = []*difference{{
 	why: "The kubelet sets a pod's status before it syncs the pod, so that a container which waits for its back-off " +
 		"is shown as terminated until the sync after, or with what its last start failed of. The agent sets it after " +
@@ -64,7 +64,7 @@ var differences = []*difference{{
 }}
 
 // ended returns a copy of a pod that shows containers in back-off as terminated. If a terminated
-// container was restarted, ended also clears the container's earlier termination.
+// container was restarted, the copy does not contain its earlier termination.
 func ended(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	containers(pod, func(s *v1.ContainerStatus) {

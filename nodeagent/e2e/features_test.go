@@ -30,8 +30,9 @@ func (n *node) logOf(pod string) string {
 	return text.String()
 }
 
-// The agent supports features that published manifests use: pod fields in environment variables,
-// host aliases, in-memory volumes, and mounts that the host adds after the container's start.
+// The agent supports features that published manifests use. These are pod fields in environment
+// variables, host aliases, in-memory volumes, and mounts that the host adds after the container's
+// start.
 func TestPublishedFeatures(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

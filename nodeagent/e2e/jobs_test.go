@@ -58,8 +58,8 @@ func job(i int, dir string) (name, text string) {
 }
 
 // While the test kills the agent and the runtime, every job runs to its end. A job runs again only
-// if it failed or the runtime lost its start or end. A job with restartPolicy Never starts at most
-// once. At the end, no files are left on disk.
+// if the job failed, or if the runtime lost the job's start or end. A job with restartPolicy Never
+// starts at most once. At the end, no files are left on disk.
 func TestJobsUnderFire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -133,7 +133,7 @@ func TestJobsUnderFire(t *testing.T) {
 		name, _ := job(i, out)
 		said, err := os.ReadFile(filepath.Join(out, name))
 		starts, ends := strings.Count(string(said), "start"), strings.Count(string(said), "end")
-		once := kindOf(i) == 0 // a job that must start only once fails if the runtime loses its start or end
+		once := kindOf(i) == 0 // such a job fails if the runtime loses the job's start or end
 		if (err != nil || starts == 0 || ends == 0) && !(once && forgot[name]) {
 			t.Errorf("%s did not run to its end: %q, %v", name, said, err)
 		}

@@ -17,13 +17,14 @@ var kubeadmFiles embed.FS
 var kubeadmManifests = func() map[string]string {
 	texts := map[string]string{}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml") // the agent refuses an empty manifest
+		// Without the file, the agent refuses the empty manifest.
+		text, _ := kubeadmFiles.ReadFile("testdata/kubeadm/" + name + ".yaml")
 		texts[name] = string(text)
 	}
 	return texts
 }()
 
-// kubeadm returns kubeadmManifests with the given address, and with NODE before each path of the
+// kubeadm returns kubeadmManifests with the given address. It puts NODE before each path of the
 // host.
 func kubeadm(address string) map[string]string {
 	texts := map[string]string{}

@@ -45,7 +45,7 @@ type runner interface {
 	Pid() int
 }
 
-// awaitPods waits until r serves count pods.
+// awaitPods waits until r serves as many pods as count says.
 func (n *node) awaitPods(r runner, count int) {
 	n.t.Helper()
 	n.eventually("the pods", func() string {

@@ -62,9 +62,8 @@ func idle(t *testing.T, who string, start func(*node) runner) {
 	}
 }
 
-// TestLatency measures the time from a manifest to a running pod, and from a crash to the
-// successor's start, with the agent and with the kubelet. It fails only if a pod or a successor
-// never runs.
+// TestLatency measures the agent and the kubelet. It measures the time from a manifest to a running
+// pod, and from a crash to the successor's start. It fails only if a pod or a successor never runs.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	buildKubelet(t)

@@ -26,7 +26,7 @@ func TestLimits(t *testing.T) {
 	n.must(n.daemon.ImportBusyboxWith(t.Context(), unused, "1234", nil))
 	n.write("writes", manifest("writes", "  terminationGracePeriodSeconds: 1\n"+
 		shell("while true; do echo "+strings.Repeat("x", 500)+"; sleep 0.05; done", "")))
-	a := n.startAgent() // with limits from the start, it would remove the pod's image
+	a := n.startAgent() // no limits yet, because the agent would remove the pod's image
 	n.eventually("running", a.is("writes", v1.PodRunning))
 	a.end(syscall.SIGTERM)
 	a = n.startAgent("--container-log-max-size=16Ki", "--container-log-max-files=3", "--image-minimum-gc-age=0s",

@@ -150,8 +150,8 @@ func podsAt(address string) map[string]*v1.Pod {
 
 func (a *agent) pods() map[string]*v1.Pod { return podsAt(a.address) }
 
-// eventually waits until missing returns "". Any other result of missing describes the condition
-// that does not hold yet.
+// eventually calls the function missing until it returns "". Any other result describes the
+// condition that does not hold yet.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""
@@ -163,8 +163,8 @@ func (n *node) eventually(what string, missing func() string) {
 	n.t.Fatalf("%s: not within %v: %s", what, patience, last)
 }
 
-// is returns a condition for eventually: the pod is in the phase. In the phase Running, the pod
-// must also be ready.
+// is returns a condition for the function eventually: the pod is in the given phase. In the phase
+// Running, the pod must also be ready.
 func (a *agent) is(name string, phase v1.PodPhase) func() string {
 	return func() string {
 		pod := a.pods()[name]

@@ -55,8 +55,8 @@ const (
 const inside = "exec 2>&1; cat /proc/self/status; echo oom $(cat /proc/self/oom_score_adj) $(busybox id); " +
 	"(: > /written) && echo root is written; (: > /work/x) && busybox stat -c 'work %a %u %g' /work /work/x"
 
-// secured returns pods that run the script inside, one for each pair of an image and a security
-// context.
+// secured returns one pod for each pair of an image and a security context. Each pod runs the
+// script in the constant inside.
 func secured() map[string]string {
 	specs := map[string]string{}
 	for user, image := range users {
@@ -152,8 +152,8 @@ func ordinary(base int) map[string]string {
 	}
 }
 
-// few names the pods from tables that the short run includes: pods that once differed from the
-// kubelet's, and one pod of each kind.
+// few contains the names of the pods from the function tables that the short run includes. These
+// are pods that once differed from the kubelet's, and one pod of each kind.
 var few = []string{
 	"as-1234-group", "as-app-group", "as-app-non-root", "as-root-restricted", "as-1234-restricted", "as-root-read-only",
 	"as-root-seccomp", "as-1234-42-fs-group", "as-root-capabilities", "as-app-restricted-user", "as-root-pod-group",

@@ -32,7 +32,8 @@ func TestUnit(t *testing.T) {
 	if len(flags) < 4 {
 		t.Fatalf("the unit has the flags %q", flags)
 	}
-	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput() // if it fails, no flag is found
+	// If the command fails, the loop finds no flag.
+	help, _ := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
 	for _, f := range flags {
 		if !strings.Contains(string(help), f[1:]+" ") {
 			t.Errorf("the agent has no flag %s:\n%s", f, help)

@@ -106,8 +106,8 @@ func (g *callGuard) leave(method string) {
 	g.inFlight[method]--
 }
 
-// admit imitates CRI-O, which does not recognize a connection as gRPC if the first call's
-// content-type is not exactly application/grpc. admit closes such a connection.
+// admit closes a connection if the content-type of its first call is not exactly application/grpc,
+// because CRI-O does not recognize such a connection as gRPC. Other models permit every connection.
 func (s *Server) admit(ctx context.Context) error {
 	client, _ := peer.FromContext(ctx)
 	addr, ok := client.Addr.(connAddr)
@@ -191,7 +191,7 @@ type guardedStream struct {
 	sent   int
 }
 
-// RecvMsg receives the request, and applies those effects of faults that come before the answer.
+// RecvMsg receives the request. Then it applies the first effects of each fault: see before.
 func (g *guardedStream) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err

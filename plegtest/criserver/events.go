@@ -14,7 +14,7 @@ import (
 	"github.com/kubepleg/pleg/internal/serverconfig"
 )
 
-// eventHub delivers events to the readers as the server's model does.
+// eventHub delivers events to the readers in the way of the imitated runtime.
 type eventHub struct {
 	habits  habits        // set once by newEventHub
 	clock   clock.Clock   // set once by newEventHub
@@ -23,28 +23,28 @@ type eventHub struct {
 	// receive the events in the same order. It is a channel with one slot, so that stop can
 	// interrupt goroutines that wait for the lock.
 	sending chan struct{}
-	// shared is the single buffer of the models with eventsShared or eventsInTurn.
+	// shared is the only buffer if the model's habit is eventsShared or eventsInTurn.
 	shared chan *runtimeapi.ContainerEventResponse
-	sender sync.WaitGroup // the goroutine of eventsInTurn
+	sender sync.WaitGroup // the goroutine that runs sendInTurn
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
 
-	isDown  bool          // true from down to up
-	life    chan struct{} // closed by down, which then replaces it
-	streams *breakage     // ends the open streams; each breakLocked replaces it
+	isDown  bool          // true after a call of down, until a call of up
+	life    chan struct{} // each call of down closes this channel and makes a new one
+	streams *breakage     // ends the open streams; each call of breakLocked makes a new one
 	readers []*eventReader
-	joined  bool // true if a reader has joined since the last down
+	joined  bool // true if a reader has joined since the last call of down
 	held    []heldEvent
 	history []*runtimeapi.ContainerEventResponse // the last maxHistory events, oldest first
 	rand    *rand.Rand
 	window  int
-	waiting []*runtimeapi.ContainerEventResponse // events that wait until the window is full
+	waiting []*runtimeapi.ContainerEventResponse // collected by ShuffleEvents and not sent yet
 	stats   serverconfig.EventStats
-	since   time.Time // when the event that is now being enqueued arrived; zero if there is none
+	since   time.Time // when the event that is being broadcast arrived; zero if there is none
 }
 
-// breakage ends all streams that are open when it happens.
+// breakage ends all streams that are open when its channel is closed.
 type breakage struct {
 	broken chan struct{} // closed to end the streams
 	err    error         // the error with which the streams end; set before broken is closed
@@ -141,7 +141,7 @@ func (h *eventHub) send(events ...*runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// dispatch delivers an event to the readers, or drops or holds it, as the model does.
+// dispatch delivers, holds or drops an event, in the way of the imitated runtime.
 func (h *eventHub) dispatch(event *runtimeapi.ContainerEventResponse) {
 	start := h.clock.Now()
 	if h.lostForGood() {
@@ -179,7 +179,7 @@ func (h *eventHub) lostForGood() bool {
 	return h.isDown
 }
 
-// lockSending acquires the lock sending. It returns false if the server stops.
+// lockSending acquires the lock in the field sending. It returns false if the server stops.
 func (h *eventHub) lockSending() bool {
 	select {
 	case h.sending <- struct{}{}:
@@ -196,8 +196,8 @@ func (h *eventHub) unlockSending() { <-h.sending }
 func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.Time) {
 	taken := false
 	for _, r := range h.readersAt(now) {
-		// As in containerd's queue: if a reader is gone but its buffer has room, the select decides
-		// at random whether the event is lost in that buffer.
+		// As in containerd's queue, a reader may be gone while its buffer has room. The select then
+		// decides at random whether the event is lost in that buffer.
 		select {
 		case r.events <- event:
 			h.count(1, 0)
@@ -213,7 +213,7 @@ func (h *eventHub) broadcast(event *runtimeapi.ContainerEventResponse, now time.
 	}
 }
 
-// readersAt returns the readers for an event, and notes that its enqueueing starts now.
+// readersAt returns the readers, and sets the field since to now.
 func (h *eventHub) readersAt(now time.Time) []*eventReader {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,7 +317,7 @@ func (h *eventHub) down() {
 	}
 }
 
-// up ends the effect of down.
+// up makes the hub accept events and readers again, after a call of down.
 func (h *eventHub) up() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -435,7 +435,8 @@ func (h *eventHub) join(r *eventReader) *breakage {
 	return h.streams
 }
 
-// leave records that a stream has ended. With eventsBroadcast, broadcast removes the reader later.
+// leave handles the end of a stream. With eventsBroadcast, a later call of broadcast removes the
+// reader.
 func (h *eventHub) leave(r *eventReader) {
 	h.mu.Lock()
 	h.stats.Readers--

@@ -73,7 +73,8 @@ func receive(t *testing.T, stream eventStream, count int) (got []string) {
 	return got
 }
 
-// live runs and removes a pod with one container, and returns the expected events.
+// The function live runs a pod with one container, removes the pod, and returns the expected
+// events.
 func live(t *testing.T, s *criserver.Server) []string {
 	t.Helper()
 	pod := s.RunPod(criserver.PodConfig{})
@@ -194,15 +195,15 @@ func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	}
 	s.Thaw()
 	s.BreakEventStreams(nil)
-	s.CutConnections() // ends a reader that is sending
+	s.CutConnections() // ends a stream even if the server is sending to it
 	if err := <-removals; err != nil {
 		t.Error(err)
 	}
 	<-filling
 }
 
-// A reader that stops reading blocks only the server's own operations. When the reader is gone, the
-// operations continue.
+// If a reader no longer reads, only the server's own operations block. Lists do not block. When the
+// reader is gone, the operations continue.
 func TestEventsContainerd2BlocksItsOperations(t *testing.T) {
 	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
 	c := dial(t, s)
@@ -320,7 +321,7 @@ func TestEventsCRIOHoldsForTheFirst(t *testing.T) {
 	}
 }
 
-// On CRI-O, a reader that does not read blocks the events of all readers, but no other calls. When
+// On CRI-O, if one reader does not read, no reader receives events. Other calls do not block. When
 // that reader is gone, the other readers receive the events in the channel.
 func TestEventsCRIOStallsForAll(t *testing.T) {
 	s := startServer(t, criserver.WithModel(criserver.CRIO),
@@ -417,7 +418,7 @@ func TestEventsAreLostWhileDown(t *testing.T) {
 			t.Errorf("model %d: %s", model, diff)
 		}
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{Name: "d"}))
-		s.Down() // although clients may not have read the events yet
+		s.Down() // works even if the client has not read all events
 	}
 }
 

@@ -60,8 +60,8 @@ func (s *Server) processStarted(id string, pid uint32) {
 	}
 }
 
-// containerChanged reports that a container or sandbox was created or deleted, or that a process in it was killed for
-// lack of memory, as containerd does.
+// containerChanged sends an event of containerd's own: a container or sandbox was created or
+// deleted, or one of its processes was killed because memory was used up.
 func (s *Server) containerChanged(topic, id string) {
 	if !s.cfg.crio {
 		name := map[string]string{createTopic: "ContainerCreate", deleteTopic: "ContainerDelete", oomTopic: "TaskOOM"}[topic]
@@ -143,7 +143,7 @@ func (h *exitHub) take(r *exitReader) []rawMessage {
 	return taken
 }
 
-// eventsService is the part of containerd's events service that only reads.
+// eventsService is containerd's events service without the methods that change something.
 var eventsService = grpc.ServiceDesc{
 	ServiceName: "containerd.services.events.v1.Events",
 	HandlerType: (*any)(nil),
@@ -159,8 +159,8 @@ const (
 	deleteTopic = "/containers/delete"
 )
 
-// topics returns the topics in a SubscribeRequest. It fails if the models do not support a filter
-// in it.
+// topics returns the topics in a SubscribeRequest. It fails if the request contains a filter that
+// the models do not support.
 func topics(request rawMessage) (list []string, err error) {
 	for len(request) > 0 {
 		number, _, n := protowire.ConsumeTag(request)

@@ -20,8 +20,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// subscribe opens containerd's event stream. It sends the filter in another type of message, whose
-// first field is also a string.
+// subscribe opens containerd's event stream. It sends the filter in an Any instead of a
+// SubscribeRequest. Both have the same encoding, because their first fields are strings.
 func subscribe(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface, filter string) grpc.ClientStream {
 	t.Helper()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
@@ -97,7 +97,7 @@ func TestTaskExits(t *testing.T) {
 		if len(events) > 0 {
 			t.Errorf("one more: %q", <-events)
 		}
-		// Down ends the last stream.
+		// A call of Down ends the stream.
 		w.server.Down()
 		synctest.Wait()
 		if _, ok := <-events; ok {

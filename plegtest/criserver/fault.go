@@ -51,15 +51,15 @@ type Fault struct {
 	Raw []byte
 }
 
-// injectedFault is a fault that is not healed yet, and its number of affected calls.
+// injectedFault is a fault that is not healed yet. hits is the number of affected calls so far.
 type injectedFault struct {
 	Fault
 	healed chan struct{} // closed by heal
 	hits   int           // guarded by callGuard.mu
 }
 
-// Inject starts a fault. heal ends the fault and releases the calls that it blocks. A second call
-// of heal does nothing.
+// Inject starts a fault. The returned function heal ends the fault and releases the calls that the
+// fault blocks. A second call of heal does nothing.
 func (s *Server) Inject(f Fault) (heal func()) {
 	g := s.guard
 	in := &injectedFault{Fault: f, healed: make(chan struct{})}
@@ -86,20 +86,22 @@ func (s *Server) Heal() {
 	s.guard.faults = nil
 }
 
-// Fail makes the calls that name an object fail with err until healed. If object is empty, all
-// calls of the method fail. For other faults see Inject.
+// Fail makes calls of the given method fail with err until heal is called. Only calls that name the
+// object fail, or all calls if object is empty. For other faults see Inject.
 func (s *Server) Fail(method, object string, err error) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Err: err})
 }
 
-// Delay makes the calls that name an object take d until healed. If object is empty, it affects all
-// calls of the method. If a call's context ends first, the call returns the context's error.
+// Delay makes calls of the given method take the time d until heal is called. Only calls that name
+// the object are affected, or all calls if object is empty. If a call's context ends first, the
+// call returns the context's error.
 func (s *Server) Delay(method, object string, d time.Duration) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Delay: d})
 }
 
-// Block makes the calls that name an object block until healed. If object is empty, it affects all
-// calls of the method. If a call's context ends first, the call returns the context's error.
+// Block makes calls of the given method block until heal is called. Only calls that name the object
+// are affected, or all calls if object is empty. If a call's context ends first, the call returns
+// the context's error.
 func (s *Server) Block(method, object string) (heal func()) {
 	return s.Inject(Fault{Method: method, Object: object, Block: true})
 }
@@ -120,7 +122,7 @@ func (g *callGuard) hit(method string, req any) []*injectedFault {
 	return hit
 }
 
-// names reports whether a request names the given sandbox, container or pod.
+// names returns true if the request refers to the given sandbox, container or pod.
 func names(req any, object string) bool {
 	switch r := req.(type) {
 	case *runtimeapi.PodSandboxStatusRequest:
@@ -142,8 +144,8 @@ func names(req any, object string) bool {
 	return namesInWriting(req, object)
 }
 
-// before applies those effects of a fault that come before the answer. It returns the call's error,
-// if any.
+// before applies Delay and Block, and also Cut and Err unless BreakAfter is set. It returns the
+// call's error, if any.
 func (f *injectedFault) before(ctx context.Context, g *callGuard) error {
 	if f.Delay > 0 {
 		timer := g.clock.NewTimer(f.Delay)
@@ -199,8 +201,7 @@ func (f *injectedFault) spoil(answer any) (any, error) {
 	return answer, nil
 }
 
-// namesInWriting reports whether a request that changes something names the given sandbox,
-// container or pod.
+// namesInWriting does the same as names, for requests of writingCalls.
 func namesInWriting(req any, object string) bool {
 	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
 		return true

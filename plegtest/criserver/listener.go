@@ -81,8 +81,8 @@ type gatedConn struct {
 	called   atomic.Bool
 }
 
-// RemoteAddr returns an address that contains the connection. The address of a unix socket's client
-// is empty, so it could not identify the connection.
+// RemoteAddr returns an address that contains the connection. Without this, the connection could
+// not be identified, because the client of a unix socket has an empty address.
 func (c *gatedConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
 // connAddr is a client's address with its connection.

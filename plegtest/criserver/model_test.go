@@ -149,8 +149,8 @@ func TestEventsContainerd2LosesByATossUp(t *testing.T) {
 	t.Errorf("the numbers of lost events were %v", lost)
 }
 
-// If a start fails, containerd shows the container as exited, without an event. CRI-O has not even
-// created it.
+// If a program cannot start, containerd shows its container as exited, without an event. CRI-O does
+// not even create the container.
 func TestProgramsFailToStart(t *testing.T) {
 	missing := map[string]criserver.Program{"image": {
 		Start: func(p *criserver.Process) error { return errors.New("no " + p.Args[0]) },

@@ -39,8 +39,8 @@ const (
 const containerPorts = `[{"name":"http","containerPort":8080,"protocol":"TCP"},` +
 	`{"name":"metrics","containerPort":9090,"protocol":"TCP"}]`
 
-// In CRI-O's lists, the creation time of a container is the start of its creation, plus a little
-// more after each restart of CRI-O. In the status, it is the end of the creation.
+// In CRI-O's statuses, a container's creation time is the end of its creation. In CRI-O's lists,
+// the time is earlier by crioCreation, and each restart of CRI-O adds crioRestart to it.
 const (
 	crioCreation = 50 * time.Millisecond
 	crioRestart  = 60 * time.Microsecond
@@ -65,7 +65,7 @@ type PodConfig struct {
 	// RuntimeHandler is the runtime handler. Empty means the default handler.
 	RuntimeHandler string
 
-	asGiven bool // true if a client set all labels and annotations
+	asGiven bool // true if the server must not add the kubelet's labels and annotations
 }
 
 // ContainerConfig describes a container.
@@ -80,10 +80,11 @@ type ContainerConfig struct {
 	// it. 0 selects a PID that no real process can have.
 	PID int
 
-	asGiven bool // true if a client set all labels and annotations
+	asGiven bool // true if the server must not add the kubelet's labels and annotations
 }
 
-// simSandbox is a simulated sandbox. Its messages item and status are replaced, never modified.
+// simSandbox is a simulated sandbox. The messages in its fields item and status are never modified,
+// only replaced.
 type simSandbox struct {
 	config     PodConfig
 	attempt    uint32
@@ -96,7 +97,8 @@ type simSandbox struct {
 	status *runtimeapi.PodSandboxStatus
 }
 
-// simContainer is a simulated container. Its messages item and status are replaced, never modified.
+// simContainer is a simulated container. The messages in its fields item and status are never
+// modified, only replaced.
 type simContainer struct {
 	config                           ContainerConfig
 	attempt                          uint32
@@ -105,8 +107,8 @@ type simContainer struct {
 	listedAt                         int64 // the creation time that lists report
 	exitCode                         int32
 	reason, message                  string
-	outOfMemory                      bool // true if OOMKill was called for it
-	exitLost                         bool // true if it exited during an outage that lost its exit code
+	outOfMemory                      bool // true if OOMKill was called for the container
+	exitLost                         bool // true if the runtime was down and missed the exit code
 	sandbox                          *simSandbox
 	place                            int      // index in node.containers
 	process                          *process // nil if the container runs no program
@@ -115,7 +117,7 @@ type simContainer struct {
 	status *runtimeapi.ContainerStatus
 }
 
-// simPod contains the counters of a pod. The counters outlive the pod's single sandboxes.
+// simPod contains the counters of a pod. If a sandbox of the pod is replaced, the counters go on.
 type simPod struct {
 	sandboxes   int
 	nextAttempt uint32
@@ -136,15 +138,15 @@ type node struct {
 
 	sandboxes  []*simSandbox
 	containers []*simContainer
-	down       bool // true from Down to Up
+	down       bool // true after a call of Down, until a call of Up
 	byID       map[string]*simSandbox
 	ctrByID    map[string]*simContainer
 	pods       map[types.UID]*simPod
 	podCount   int
 	ipCount    uint32
 
-	// encodedSandboxes and encodedContainers cache the encoded lists; nil if out of date. changes
-	// is the number of changes so far.
+	// encodedSandboxes and encodedContainers cache the encoded lists. A list that is out of date is
+	// nil. The field changes counts the changes so far.
 	encodedSandboxes, encodedContainers []byte
 	changes                             uint64
 }
@@ -230,7 +232,7 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	return s
 }
 
-// with returns defaults, overridden by given. It modifies defaults.
+// with copies the map given into the map defaults, and returns defaults.
 func with(given, defaults map[string]string) map[string]string {
 	maps.Copy(defaults, given)
 	return defaults
@@ -351,8 +353,8 @@ func (n *node) goDown() {
 	n.down = true
 }
 
-// removeContainerLocked removes a container. The last container of the slice moves to its index,
-// which is fine because the slice is unordered.
+// removeContainerLocked removes a container. The last container of the unordered slice takes the
+// removed container's place.
 func (n *node) removeContainerLocked(c *simContainer) {
 	last := n.containers[len(n.containers)-1]
 	n.containers[c.place], last.place = last, c.place

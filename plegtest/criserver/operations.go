@@ -165,7 +165,7 @@ func (s *Server) KillContainer(containerID string) error {
 }
 
 // killLocked ends a running container, and with CRI-O also a container that was not started. It
-// returns events with the container's events appended.
+// appends the exit's event to the slice events and returns the slice.
 func (s *Server) killLocked(events []*runtimeapi.ContainerEventResponse,
 	c *simContainer) []*runtimeapi.ContainerEventResponse {
 	switch {

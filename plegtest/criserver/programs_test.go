@@ -54,7 +54,7 @@ func inBubble(t *testing.T, programs map[string]criserver.Program, test func(t *
 	})
 }
 
-// run runs a container of an image in a new pod.
+// run creates and starts a container of an image in a new pod.
 func (w *writer) run(image string, args ...string) (id string) {
 	w.t.Helper()
 	sandbox := w.sandbox("pod-" + image)
@@ -177,8 +177,8 @@ func TestProgramsStop(t *testing.T) {
 	})
 }
 
-// If a sandbox is stopped, its programs are killed. After it is removed, no sandbox or container is
-// left.
+// If a sandbox is stopped, its programs are killed. After the sandbox is removed, no sandbox or
+// container is left.
 func TestProgramsEndWithTheirSandbox(t *testing.T) {
 	inBubble(t, programs(), func(t *testing.T, w *writer) {
 		id := w.run("stubborn")

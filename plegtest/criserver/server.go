@@ -21,9 +21,8 @@ import (
 // server refuses other calls with PermissionDenied, and Violations returns them. With WithPrograms,
 // clients can also run pods, whose containers are functions in this process.
 //
-// Lists are in random order, as in containerd. The methods are safe for concurrent use. Methods
-// that change a container may block while a reader of the event stream is slow, if the model does
-// so.
+// Lists are in random order, as in containerd. The methods are safe for concurrent use. With some
+// models, methods that change a container may block while a reader of the event stream is slow.
 type Server struct {
 	cfg    config // set once by Start
 	dir    string // set once by Start
@@ -34,7 +33,8 @@ type Server struct {
 	exits *exitHub
 	guard *callGuard
 
-	// upDown is held during Up and Down. They wait for calls in flight, so a call must not lock it.
+	// upDown is a lock for Up and Down. The handler of a call must not acquire upDown, because Down
+	// waits for calls in flight while it holds upDown.
 	upDown sync.Mutex
 	// lifetime is the parent context of the containers' programs. Stop ends it.
 	lifetime context.Context
@@ -46,7 +46,7 @@ type Server struct {
 	up *serving
 }
 
-// serving is a gRPC server from Up to Down.
+// serving is the gRPC server that a call of Up starts. The next call of Down stops it.
 type serving struct {
 	grpc     *grpc.Server
 	listener *gatedListener
@@ -111,7 +111,7 @@ func (s *Server) Endpoint() string {
 // ended. It may be called twice.
 func (s *Server) Stop() {
 	s.hub.stop()
-	s.end() // before Down, which waits for calls, some of which wait for programs
+	s.end() // before Down, because Down waits for calls, and a call may wait for a program
 	s.Down()
 	s.programs.Wait() // after Down, because a call may start a program
 	s.hub.sender.Wait()
@@ -174,7 +174,7 @@ func (s *Server) Up() error {
 	s.hub.up()
 	go func() {
 		defer close(up.done)
-		_ = up.grpc.Serve(up.listener) // nil after Stop; nothing else ends Serve
+		_ = up.grpc.Serve(up.listener) // only Stop ends Serve, and then the error is nil
 	}()
 	s.setServing(up)
 	return nil
@@ -200,7 +200,7 @@ func (s *Server) Freeze() {
 	}
 }
 
-// Thaw ends Freeze. The server then answers the calls that it received while frozen.
+// Thaw ends the effect of Freeze. The server then answers the calls that it received while frozen.
 func (s *Server) Thaw() {
 	if up := s.serving(); up != nil {
 		up.listener.thaw()

@@ -236,8 +236,8 @@ func TestServerFilters(t *testing.T) {
 	}
 }
 
-// Each list of a server comes in another order. Two servers generate the same IDs and the same
-// orders.
+// Two lists of one server differ in their order. Two servers generate the same IDs and the same
+// sequence of orders.
 func TestServerIsSeeded(t *testing.T) {
 	orders := func() (first, second string) {
 		s := startServer(t)

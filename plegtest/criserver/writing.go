@@ -71,7 +71,8 @@ func (c *service) StopPodSandbox(ctx context.Context,
 	return &runtimeapi.StopPodSandboxResponse{}, c.stopped(c.s.StopPodSandbox(req.PodSandboxId))
 }
 
-// stopped returns the error of a stop, or nil if the model ignores that the object does not exist.
+// stopped takes the error of a stop and returns the error for the client. It returns nil if the
+// model ignores that the stopped object does not exist.
 func (c *service) stopped(err error) error {
 	if c.s.cfg.missingIsError {
 		return err
@@ -278,5 +279,5 @@ func (c *service) ExecSync(ctx context.Context,
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// errExecTimeout is the cause with which the context of a timed-out command ends.
+// errExecTimeout is the context's cause if a command has timed out.
 var errExecTimeout = errors.New("the command has timed out")

@@ -1,6 +1,6 @@
-// Package wire reads encoded messages without decoding them: their fields, the items of a list, and
-// whether an item is the same as when it was decoded. Its only assumption about CRI is that items
-// and their IDs are fields with number 1.
+// Package wire reads encoded messages without decoding them. It finds their fields and the items of
+// a list, and whether an item has changed since it was decoded. Its only assumption about CRI is
+// that items and their IDs are fields with number 1.
 package wire
 
 import (
@@ -12,9 +12,9 @@ import (
 // ErrTruncated is returned if a message ends too early.
 var ErrTruncated = errors.New("the message ends in the middle of a field")
 
-// Next returns the first field of a message that is not empty: its number, its value, and its total
-// length. The value is nil if the field is not length-delimited. If the field is malformed, the
-// length is negative.
+// Next returns the first field of message, which must not be empty: the field's number, value and
+// total length. The value is nil if the field is not length-delimited. If the field is malformed,
+// the length is negative.
 func Next(message []byte) (number protowire.Number, value []byte, length int) {
 	// Nearly every field has a number below 16 and a length below 128, one byte each.
 	// This fast path saves a third of the cost of a list.
@@ -61,9 +61,9 @@ func ID(message []byte) []byte {
 	return nil
 }
 
-// Each calls f with each field of a message: its number and its value, which is bytes or a varint.
-// For a field of another type, value is nil and n is 0. Each reports whether the message is
-// well-formed.
+// The function Each calls f with each field of a message: its number and its value, which is bytes
+// or a varint. For a field of another type, value is nil and n is 0. Each returns false if the
+// message is malformed.
 func Each(message []byte, f func(number int, value []byte, n uint64)) bool {
 	for len(message) > 0 {
 		number, value, length := Next(message)

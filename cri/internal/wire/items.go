@@ -13,7 +13,7 @@ import (
 type Items struct {
 	current []byte
 	more    mem.BufferSlice
-	left    int // number of bytes in current and more
+	left    int // the number of bytes that are left, in current and more together
 	scratch []byte
 }
 

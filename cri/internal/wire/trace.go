@@ -17,9 +17,9 @@ import (
 //   - Labels and annotations are map fields. Their number must be unchanged, and so must the sum of
 //     their 64-bit hashes with a random seed, whatever their order. One change in 2^64 is missed
 //     until something else in the item changes. The time is proportional to the number of entries,
-//     and no second copy of the entries is stored. Finding each entry among the previous bytes took
-//     as long with the kubelet's four labels, and a third longer with ten more
-//     (BenchmarkIdleRelistLabels).
+//     and no second copy of the entries is stored. To search the previous bytes for each
+//     entry would take as long with the kubelet's four labels, and a third longer with ten more
+//     labels (BenchmarkIdleRelistLabels).
 //   - All other fields must be present with the same bytes in the same order. This includes the
 //     state, and every field that a runtime might change although the API forbids it.
 //
@@ -40,18 +40,18 @@ func (m Maps) entry(number protowire.Number, value []byte) bool {
 // mapSeed is the seed of the hashes of all traces.
 var mapSeed = maphash.MakeSeed()
 
-// Trace contains the parts of an item's bytes by which the item is recognised later.
+// Trace contains what is needed to recognise an unchanged item by its bytes.
 type Trace struct {
-	// fields contains all fields that are not maps, in one string. Lists come in random order, so
-	// most of the cost of comparing is fetching memory.
+	// fields contains all fields that are not map entries. They are in one string because most of
+	// the cost of comparing is fetching memory: lists come in random order.
 	fields string
 	maps   entries
-	// usable is false if the item cannot be recognised by its bytes, usually because the client
-	// decoded the item and did not keep the bytes.
+	// usable is false if the bytes cannot show that the item is unchanged. The usual reason is a
+	// client that decodes items itself and does not keep the bytes.
 	usable bool
 }
 
-// entries are the entries of the map fields of an item, in any order.
+// entries describes the map entries of an item, without their order.
 type entries struct {
 	number int
 	hash   uint64 // the sum of the hashes of the entries
@@ -81,7 +81,7 @@ func TraceOf(message []byte, maps Maps, decoded int) Trace {
 		message = message[length:]
 	}
 	t.fields = string(fields)
-	t.usable = t.maps.number == decoded // false if a key occurs twice: then the order counts
+	t.usable = t.maps.number == decoded // false if a key occurs twice, because order then matters
 	return t
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// Run calls handle with each event until ctx ends. The second argument is the API server's pod, or
-// nil if the API server does not know it.
+// Run calls handle with each event until ctx ends. The second argument of handle is the API
+// server's pod, or nil if the informer does not have this pod.
 func Run(ctx context.Context, config *rest.Config, endpoint string,
 	handle func(*pleg.PodLifecycleEvent, *corev1.Pod)) error {
 	scheme := runtime.NewScheme()
@@ -53,7 +53,7 @@ func Run(ctx context.Context, config *rest.Config, endpoint string,
 		if err != nil {
 			return err
 		}
-		known, _ := pod.(*corev1.Pod) // nil if it is not known there, or not yet
+		known, _ := pod.(*corev1.Pod) // nil if the informer does not have this pod
 		handle(e, known)
 	}
 	return context.Cause(ctx)

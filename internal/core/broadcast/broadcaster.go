@@ -1,18 +1,18 @@
-// Package broadcast delivers updates of keys to subscribers. It loses no state and never waits for a
-// reader.
+// Package broadcast delivers updates of keys to subscribers. It loses no state and never waits for
+// a reader.
 //
-// If a subscriber reads too slowly, its updates are coalesced: the newest update of a key replaces the
-// pending update. Its events then lead from the last delivered update to the newest. The backlog is limited
-// to the keys that exist, that existed when the subscription began, or that were sent to the subscriber.
+// If a subscriber reads too slowly, updates are coalesced: the newest update of a key replaces the
+// pending update. The events then lead from the last delivered update to the newest. A key is in
+// the backlog only if it exists, existed at the subscription, or was sent.
 //
 // # Delivery
 //
-// A subscriber is sent the events of one key in order. Keys are ordered by the time when their pending
+// A subscriber is sent the events of one key in order. Keys are ordered by when their pending
 // update was first published. A new subscriber is first sent the existing keys, in ascending order.
 //
 // Publish puts as many events into the channels as fit. Between [Broadcaster.Start] and
 // [Broadcaster.Halt], goroutines send the remaining events to slow readers. At other times,
-// [Broadcaster.Fill] sends the events that fit, and [Broadcaster.Follow] calls it after each event.
+// [Broadcaster.Fill] sends the events that fit. [Broadcaster.Follow] calls Fill after each event.
 package broadcast
 
 import (
@@ -24,8 +24,8 @@ import (
 	"sync"
 )
 
-// Rules define updates of type U. Each update is the newest state of a key of type K. If no update was
-// delivered, the argument delivered is the zero U.
+// Rules define updates of type U. An update is the newest state of a key of type K. The argument
+// delivered is the last update that was delivered, or the zero value of U if there is none.
 //
 // The methods must depend on their arguments only. They are called with a lock held and must not
 // use the Broadcaster.
@@ -34,11 +34,11 @@ type Rules[K cmp.Ordered, U any] interface {
 	Key(update U) K
 	// Gone reports whether the key no longer exists after the update.
 	Gone(update U) bool
-	// Initial returns the first update for a new subscriber, made from the newest update. It omits
-	// requests of earlier subscribers.
+	// Initial makes the first update for a new subscriber from the newest update. The result contains
+	// no events that other subscribers have requested.
 	Initial(update U) U
-	// Coalesce merges earlier, which was not delivered, into later. The result has the state of later.
-	// discarded is the number of lost transitions.
+	// Coalesce merges two undelivered updates, earlier and later, into one with the state of later.
+	// discarded is the number of transitions that are lost.
 	Coalesce(delivered, earlier, later U) (coalesced U, discarded int)
 }
 
@@ -48,7 +48,7 @@ type Broadcaster[K cmp.Ordered, U, E any] struct {
 	rules     Rules[K, U]
 	discarded func(n int)
 
-	// pumps counts the running pumps. Halt waits for them.
+	// pumps counts the running goroutines of the method pump. Halt waits for these goroutines.
 	pumps sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below, and the subscriptions
@@ -70,8 +70,8 @@ type Options[U, E any] struct {
 	Capacity int
 	// Lasting is true if the channel stays open at Halt.
 	Lasting bool
-	// Events returns the events that lead from delivered to update. The conditions for the methods of
-	// Rules apply. The caller does not modify the slice, but may keep it.
+	// Events returns the events that lead from the update delivered to the given update. It must obey
+	// the conditions of Rules. The caller may keep the slice, but does not modify it.
 	Events func(delivered, update U) []E
 }
 
@@ -97,11 +97,11 @@ func (b *Broadcaster[K, U, E]) Subscribe(ctx context.Context, o Options[U, E]) c
 	return b.subscribe(ctx, o).out
 }
 
-// Follow calls handle with each event, in the caller's goroutine and without a lock. It does not need
-// Start. It returns the cause of ctx when ctx ends, and nil at the next Halt, and drops the remaining
-// events. If handle panics, Follow ends the subscription and panics. The capacity is at least 1.
+// Follow calls handle with each event, in the caller's goroutine and without a lock, even without
+// Start. When ctx ends, Follow returns the cause of ctx. At the next Halt, it returns nil. It drops
+// the remaining events. If handle panics, Follow ends the subscription and panics.
 func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], handle func(E)) error {
-	o.Capacity = max(o.Capacity, 1) // without a pump, events go only into a buffer
+	o.Capacity = max(o.Capacity, 1) // without Start, events are sent only into a buffer
 	s := b.subscribe(ctx, o)
 	defer s.unsubscribe()
 	for event := range s.out {
@@ -114,7 +114,7 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 	return context.Cause(ctx)
 }
 
-// subscribe adds a subscription, starting with the existing keys.
+// subscribe adds a subscription, and queues the existing keys for it.
 func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E]) *subscription[K, U, E] {
 	s := &subscription[K, U, E]{
 		b: b, options: o, out: make(chan E, max(o.Capacity, 0)), pending: make(map[K]*list.Element),
@@ -139,7 +139,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// Start starts the pumps, which wait for slow readers until Halt.
+// From Start until Halt, the goroutines of the method pump send events to slow readers.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,7 +149,7 @@ func (b *Broadcaster[K, U, E]) Start() {
 	}
 }
 
-// Halt stops the pumps and ends all subscriptions except the lasting ones, which keep their undelivered events.
+// Halt stops the pumps and ends all subscriptions except lasting ones. These keep pending events.
 func (b *Broadcaster[K, U, E]) Halt() {
 	b.mu.Lock()
 	if b.stop != nil {
@@ -167,8 +167,8 @@ func (b *Broadcaster[K, U, E]) Halt() {
 	}
 }
 
-// Backlog returns the number of subscriptions. For each subscription, it counts the keys with
-// events that do not fit into the channel, and returns the sum in keys.
+// Backlog returns the number of subscriptions, and the number of keys with events that do not fit
+// into a channel. A key counts once for each such subscription.
 func (b *Broadcaster[K, U, E]) Backlog() (subscriptions, keys int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -225,7 +225,7 @@ func TestSubscribeWithEndedContext(t *testing.T) {
 	})
 }
 
-// registry is a context that counts the functions registered for its end.
+// registry is a context that counts the functions that wait for its end.
 type registry struct {
 	context.Context
 	registered int
@@ -238,7 +238,7 @@ func (r *registry) AfterFunc(func()) (stop func() bool) {
 	return func() bool { r.registered--; return true }
 }
 
-// After Halt, a context that has not ended keeps no function of a subscription.
+// Halt unregisters a subscription from its context, even if the context has not ended.
 func TestHaltReleasesTheContext(t *testing.T) {
 	ctx := &registry{Context: t.Context()}
 	s := newStation()
@@ -316,8 +316,8 @@ func TestUpdatesAreCoalesced(t *testing.T) {
 	}
 }
 
-// A subscriber that was sent no event of a key is first sent the state when it subscribed, and then
-// the later changes.
+// If a subscriber was sent no event of a key, its first events lead to the key's state at the
+// beginning of the subscription. The next events lead to the present state.
 func TestWhatExistedIsDelivered(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile, events string
@@ -369,7 +369,7 @@ func TestCommittedEventsAreDelivered(t *testing.T) {
 	})
 }
 
-// growth returns the number of bytes by which the heap grows while do runs.
+// growth returns the number of bytes by which the heap grows while the function do runs.
 func growth(do func()) int {
 	heap := func() int {
 		runtime.GC()

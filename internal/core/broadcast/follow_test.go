@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// followed is the events that a follower was sent, and the result of Follow.
+// followed contains the events that a follower was sent, and the result of Follow.
 type followed struct {
 	events []string
 	err    error
@@ -36,8 +36,8 @@ func (f *followed) want(t *testing.T, what, events string, over bool) {
 	}
 }
 
-// Follow handles the existing state and later changes until its context ends, with Start and
-// without.
+// Follow handles the existing state and later changes until its context ends. It does so with and
+// without Start.
 func TestFollow(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		t.Run(fmt.Sprint(started), func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestFollowUntilHalt(t *testing.T) {
 	})
 }
 
-// Follow handles no event after the context or the subscription has ended, even if the handler
-// ended it.
+// After the context or the subscription has ended, Follow handles no further event. This holds even
+// if the handler itself has ended the context or the subscription.
 func TestFollowEndsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		end func(s *station, cancel func())

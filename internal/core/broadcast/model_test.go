@@ -14,8 +14,8 @@ type audience struct {
 	// without requested events.
 	known map[string]int
 	seen  int
-	// due counts the transitions since the beginning of the subscription, including those to the
-	// levels that existed then.
+	// due counts the transitions since the subscription began. The transitions from zero to the levels
+	// at that time count too.
 	due int
 }
 
@@ -36,8 +36,9 @@ func (a *audience) read(t *testing.T, most int) {
 	}
 }
 
-// Without a pump, for random updates and reads: each subscriber's events lead to the present
-// levels, its backlog is bounded, and every transition is either delivered or counted as discarded.
+// This test does not call Start. For random updates and reads, each subscriber's events lead to the
+// present levels, and its backlog is bounded. Every transition is either delivered or counted as
+// discarded.
 func TestModel(t *testing.T) {
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
 		s := newStation()

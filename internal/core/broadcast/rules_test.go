@@ -35,8 +35,8 @@ func (levels) Key(u update) string     { return u.key }
 func (levels) Gone(u update) bool      { return u.level == 0 }
 func (levels) Initial(u update) update { u.sync, u.first = false, u.level; return u }
 
-// If nothing was delivered, Events leads from zero to the first level, and from there to the new
-// level.
+// If no event of the key was delivered, Events leads from zero to u.first, and from there to
+// u.level.
 func (levels) Events(delivered, u update) []event {
 	var events []event
 	from := delivered.level
@@ -68,10 +68,10 @@ func (levels) Coalesce(delivered, earlier, later update) (coalesced update, disc
 
 func distance(a, b update) int { return max(a.level-b.level, b.level-a.level) }
 
-// everything are the options of a subscriber that is sent all events.
+// everything is a short name for the options of a subscription.
 type everything = broadcast.Options[update, event]
 
-// station is a broadcaster with the rules levels. It counts the discarded transitions.
+// station is a broadcaster with the rules of the type levels. It counts the discarded transitions.
 type station struct {
 	*broadcast.Broadcaster[string, update, event]
 	discarded int // guarded by the broadcaster's lock
@@ -116,7 +116,7 @@ func buffered(out <-chan event) string {
 	}
 }
 
-// all reads events until no more arrive.
+// The function all reads and returns events until no event is left.
 func all(out <-chan event) string {
 	var got []string
 	for {

@@ -33,8 +33,8 @@ type step[K cmp.Ordered, U any] struct {
 	delivered, update U
 }
 
-// offerLocked adds an update to the queue. If an update of the key is pending, the two are
-// coalesced, and keep the place in the queue. before is the previous update of the key.
+// offerLocked adds an update to the queue. before is the previous update of the key. If an update
+// of the key is pending, the new update is merged into it, at the same place in the queue.
 func (s *subscription[K, U, E]) offerLocked(key K, before, update U) {
 	place, pends := s.pending[key]
 	if !pends {
@@ -96,8 +96,8 @@ func (s *subscription[K, U, E]) send(event E, stop <-chan struct{}) bool {
 	return false
 }
 
-// advanceLocked commits updates until there is a committed event. It returns false if there is
-// none. The next step of the key begins at the committed update.
+// advanceLocked commits queued updates until there is a committed event. It returns false if no
+// event is left. The next step of the key begins at the committed update.
 func (s *subscription[K, U, E]) advanceLocked() bool {
 	for len(s.committed) == 0 && s.queue.Len() > 0 {
 		next := s.queue.Remove(s.queue.Front()).(*step[K, U])
@@ -120,7 +120,7 @@ func (s *subscription[K, U, E]) unsubscribe() {
 	s.removeLocked()
 }
 
-// removeLocked ends the subscription once. While the pump sends, it leaves the removal to the pump.
+// removeLocked ends the subscription. If the pump is running, the pump later calls it again.
 func (s *subscription[K, U, E]) removeLocked() {
 	s.end()
 	i := slices.Index(s.b.subs, s)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
-// badError is an error with a method Error that runs do, as the errors of a faulty runtime may.
+// badError is an error of a faulty runtime: its method Error calls the function do.
 type badError struct{ do func() }
 
 func (e badError) Error() string { e.do(); return "bad" }
@@ -88,7 +88,7 @@ func TestPanicsAreErrors(t *testing.T) {
 	}
 }
 
-// done is called with the same error that the method returned.
+// The function done is called with the same error that the method returned.
 func TestErrorsAreNotChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwner()

@@ -31,16 +31,16 @@ type Info struct {
 	Since time.Time
 }
 
-// Group is a set of calls with keys. All methods are safe for concurrent use. done may call all of them except Stop.
+// Group is a set of calls with keys, safe for concurrent use. The function done must not call Stop.
 type Group[K comparable] struct {
 	mu    sync.Mutex
-	calls map[K]*call // contains each call until its done has returned; guarded by mu
+	calls map[K]*call // each call, until its function done has returned; guarded by mu
 }
 
 type call struct {
 	info    Info
 	cancel  context.CancelCauseFunc
-	ended   chan struct{} // closed after done has returned
+	ended   chan struct{} // closed after the function done has returned
 	stopped atomic.Bool   // true once Stop has cancelled the call
 }
 

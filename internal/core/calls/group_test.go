@@ -22,7 +22,7 @@ var (
 	errDeadline = errors.New("past its deadline")
 )
 
-// outcome contains the arguments of one call of done.
+// outcome contains the key of a call, and the arguments with which its function done was called.
 type outcome struct {
 	key     string
 	err     error
@@ -62,7 +62,7 @@ func (o *owner) call(key string, method func(ctx context.Context) error) {
 	o.begin(key, calls.Info{Method: "GetPods"}, method)
 }
 
-// came waits until all goroutines are blocked, and returns and clears the outcomes.
+// came waits until all goroutines are blocked. It returns the outcomes since the last call of came.
 func (o *owner) came() []outcome {
 	synctest.Wait()
 	o.mu.Lock()
@@ -72,7 +72,7 @@ func (o *owner) came() []outcome {
 	return came
 }
 
-// only returns the outcome, and fails unless there is exactly one.
+// only returns the new outcome. It fails the test unless there is exactly one.
 func (o *owner) only(t *testing.T) outcome {
 	t.Helper()
 	came := o.came()
@@ -84,20 +84,21 @@ func (o *owner) only(t *testing.T) outcome {
 
 func returnsNil(context.Context) error { return nil }
 
-// honours waits until its context ends, and returns the cause.
+// honours is a method that ends with its context. It returns the cause of the context.
 func honours(ctx context.Context) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// goroutine returns a name for the goroutine that calls it.
+// goroutine returns an identifier of the current goroutine.
 func goroutine() string {
 	stack := make([]byte, 64)
 	id, _, _ := strings.Cut(string(stack[:runtime.Stack(stack, false)]), " [")
 	return id
 }
 
-// done is called once, in the goroutine of the call. The call is in flight until done returns.
+// The function done is called once, in the goroutine of the call. The call is in flight until done
+// returns.
 func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
@@ -128,7 +129,7 @@ func TestDoneIsCalledInTheGoroutine(t *testing.T) {
 	})
 }
 
-// done may begin the next call. An owner without a loop does so.
+// The function done may begin the next call. Owners without a loop need this.
 func TestDoneMayBeginACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()
@@ -320,7 +321,7 @@ func TestStopReturnsWhatIgnoresItsCancellation(t *testing.T) {
 	})
 }
 
-// Stop returns only after done has returned.
+// Stop returns only after the function done has returned.
 func TestStopWaitsForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := calls.NewGroup[int]()

@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/calls"
 )
 
-// While several goroutines use a group at once, done is called once for every call, and no
+// Several goroutines use a group at once. The function done is called once for every call, and no
 // goroutine is left in the end.
 func TestGroup(t *testing.T) {
 	for seed := range uint64(30) {
@@ -109,7 +109,7 @@ func TestGroup(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		for left := g.InFlight(); len(left) > 0; left = g.InFlight() { // until done has returned
+		for left := g.InFlight(); len(left) > 0; left = g.InFlight() { // until done() has returned
 			runtime.Gosched()
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/kubepleg/pleg/internal/core/inbox"
 )
 
-// letters is a content like that of a real loop: a list and a set.
+// letters is the content of a test's inbox. Like a real loop's content, it has a list and a set.
 type letters struct {
 	list []int
 	set  map[int]struct{}
@@ -67,7 +67,7 @@ func TestOneTokenForAnyNumberOfChanges(t *testing.T) {
 	}
 }
 
-// After a change that panics, other senders can still use the inbox.
+// If the function that Put calls panics, other senders can still use the inbox.
 func TestPutSurvivesAPanickingChange(t *testing.T) {
 	b := inbox.New[letters]()
 	func() {

@@ -26,9 +26,9 @@ type Entry struct {
 
 // Wants is what the schedule should do for a pod.
 type Wants struct {
-	// List is the number of the first list that answers all requests; 0 if none is wanted now. Cause is why.
+	// List is the lowest number of a list that answers all requests; 0 if no list is wanted now.
 	List  uint64
-	Cause string
+	Cause string // why the list is wanted
 	// Inspect is true if the pod needs an inspection.
 	Inspect bool
 	// Wake is when Expire must return the pod; zero for never.
@@ -41,14 +41,14 @@ func (s *Scheduler) Plan(p *Entry, w Wants) {
 	left := s.FullList != nil && !s.FullList.Slow && w.List <= s.FullList.Stamp.Number
 	s.toList.set(p, s.cfg.ListsPods && w.List > 0 && p.List == nil && !left)
 	if w.Inspect != p.wants.Inspect {
-		s.toInspect.set(p, false) // the pod no longer needs an inspection, or moves in front of the round
+		s.toInspect.set(p, false) // the pod leaves the queue, or moves before the pods of the round
 	}
 	if w.Inspect && p.Inspection == nil {
 		s.toInspect.set(p, true)
 	}
 	p.wants = w
 	if w.Inspect && p.Inspection != nil && p.Inspection.Slow {
-		s.setStuck(p, p.Inspection.Began) // a new pod with a removed pod's UID waits for the removed pod's call
+		s.setStuck(p, p.Inspection.Began) // a removed pod with the same UID may have begun this call
 	}
 	s.setAlarm(p)
 }
@@ -59,7 +59,7 @@ func (s *Scheduler) Gone(p *Entry) {
 	s.toInspect.set(p, false)
 }
 
-// Moving reports whether the inspection of the pod, or else its pod list, can proceed without being slow.
+// Moving reports whether the pod's inspection, or else its list, runs or will run, and is not slow.
 func (s *Scheduler) Moving(p *Entry) bool {
 	switch {
 	case p.Inspection != nil:
@@ -71,12 +71,12 @@ func (s *Scheduler) Moving(p *Entry) bool {
 	}
 }
 
-// queue is a first-in, first-out queue of pods. Pods that addLater added stay behind all other pods.
+// queue is a queue of pods, first in, first out. Pods from set come before pods from addLater.
 type queue struct {
 	list.List
 	// place returns the field in which a pod keeps its element of this queue.
 	place func(p *Entry) **list.Element
-	// later is the first element that addLater added; nil for none.
+	// later is the first element from addLater; nil for none.
 	later *list.Element
 }
 
@@ -96,7 +96,7 @@ func (q *queue) set(p *Entry, in bool) {
 	}
 }
 
-// addLater adds a pod behind all other pods.
+// addLater adds a pod to the end. Later calls of set put their pods before this pod.
 func (q *queue) addLater(p *Entry) {
 	e := q.PushBack(p)
 	*q.place(p), q.later = e, cmp.Or(q.later, e)

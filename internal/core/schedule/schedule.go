@@ -19,18 +19,18 @@ const (
 	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made
 	// instead. With some hundred containers, a full list costs about as much as eight pod lists.
 	PodListsAtOnce = 8
-	// MaxSlow is how many slow inspections release their worker. Further slow inspections keep their
-	// worker, so that a stuck runtime is sent a bounded number of calls.
+	// At most MaxSlow slow inspections release their workers. Further slow inspections keep their
+	// workers, so that a stuck runtime is sent a bounded number of calls.
 	MaxSlow = 64
-	// MaxStuckAfter is the age at which a full list always counts as stuck, unless a period is longer.
+	// A full list that runs longer than MaxStuckAfter is stuck, unless a period is longer.
 	MaxStuckAfter = 10 * time.Second
-	// canariesPerThreshold is how many canaries are inspected within the health threshold.
+	// canariesPerThreshold is how many canaries (healthy pods) are inspected per health threshold.
 	canariesPerThreshold = 6
 	// roundPeriods is the number of periods between two rounds that inspect all pods.
 	roundPeriods = 2
 )
 
-// Stamp orders lists by their beginning. Number is unique. Two lists may share Time, which readers compare.
+// Stamp orders lists by their beginning. Number is unique. Readers compare Time; it is not unique.
 type Stamp struct {
 	Time   time.Time
 	Number uint64
@@ -60,8 +60,8 @@ type Call struct {
 	Stamp Stamp     // the stamp of the list; zero for an inspection
 	Began time.Time
 
-	// Slow is true once the call has run for longer than a period: another call may then use its slot;
-	// see MaxSlow. A full list is slow once it is stuck; see FullListsStuckSince.
+	// Slow is true once the call has run longer than a period. Its slot is then free for another call;
+	// see MaxSlow. A full list becomes slow when it becomes stuck; see FullListsStuckSince.
 	Slow bool
 	// TimedOut is true once the call has timed out; it then counts as failed. Until it returns, no
 	// other call of its kind is made for the pod.
@@ -89,14 +89,14 @@ type Scheduler struct {
 	// FullList is the full list in flight; nil for none.
 	FullList *Call
 	// FullListsStuckSince is when the first stuck full list began; zero for none. A full list is stuck
-	// once it is older than a period, and older than MaxStuckAfter or twice the duration of the last
-	// successful list, whichever is shorter. If it times out, full lists remain stuck until one returns.
+	// if it runs longer than a period, and longer than MaxStuckAfter or twice the last successful list
+	// (the shorter). If it times out, full lists stay stuck until the runtime answers a later list.
 	FullListsStuckSince time.Time
 
 	cfg  Config
 	full cadence
 	// podsStuckSince is when the first of the stuck pods became stuck. lastCanary is when the last
-	// canary was chosen. In a round, it is when the last inspection of the round began.
+	// canary was chosen, or when the last inspection of a round began.
 	podsStuckSince, lastCanary time.Time
 
 	toList, toInspect queue // in the order in which the pods began to wait
@@ -111,8 +111,8 @@ type Scheduler struct {
 type cadence struct {
 	periodic bool
 	next     time.Time // when the next periodic full list begins
-	// notBefore is the earliest time for a requested full list. It leaves a pause that is as long as
-	// the last full list, but at most a period. Callers of Relist do not wait for notBefore.
+	// notBefore is the earliest time for a requested full list. The pause is as long as the last full
+	// list, at most a period. After a failed list, it is a period. Relist ignores notBefore.
 	notBefore time.Time
 	requested bool          // a full list was requested
 	failed    bool          // the last full list failed
@@ -128,7 +128,7 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// SetPeriodic starts or stops the periodic full lists. It starts the first list now.
+// SetPeriodic starts or stops the periodic full lists. If it starts them, a full list is due now.
 func (s *Scheduler) SetPeriodic(on bool) {
 	s.full.periodic, s.full.next = on, s.Now
 	if !on && s.FullList == nil {
@@ -144,7 +144,7 @@ func (s *Scheduler) endStuck() {
 	}
 }
 
-// stamp returns a new stamp. Its time never goes back, because the cache rejects statuses for older lists.
+// stamp returns a new stamp. Its time never decreases: the cache rejects a status of an older list.
 func (s *Scheduler) stamp() Stamp {
 	s.Last.Number++
 	if s.Now.After(s.Last.Time) {
@@ -161,7 +161,7 @@ func (s *Scheduler) Begin(relist bool, requested string) (begun []*Call) {
 		s.FullList = &Call{Kind: ListAll, Cause: cause, Stamp: s.stamp(), Began: s.Now}
 		s.full.next = s.Now.Add(s.cfg.Period)
 		begun = append(begun, s.FullList)
-		for s.toList.Len() > 0 { // these requests are older than the full list, which answers them
+		for s.toList.Len() > 0 { // the full list answers these requests, because they are older
 			s.toList.pop()
 		}
 	}
@@ -221,8 +221,8 @@ func (s *Scheduler) fullListDue(relist bool, requested string) (cause string) {
 // failed full list, it returns false, so that pods are listed one by one.
 func (s *Scheduler) manyWait() bool { return s.toList.Len() > PodListsAtOnce && !s.full.failed }
 
-// FullListEnded records that a full list succeeded, failed or timed out. It postpones the next
-// requested list; see notBefore. If a periodic list is overdue, it begins after another period.
+// FullListEnded records that a full list succeeded, failed or timed out. It delays the next
+// requested list; see notBefore. It delays an overdue periodic list to one period from now.
 func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 	wait := s.cfg.Period
 	if succeeded {
@@ -237,8 +237,8 @@ func (s *Scheduler) FullListEnded(c *Call, succeeded bool) {
 }
 
 // Returned records that a call has returned. p is nil for a full list. Call Returned before
-// handling the result. answered is false if the call returned an error after it had timed out: the
-// pod, or the full lists, then stay stuck.
+// handling the result. answered is false if the call timed out and then returned an error. The pod,
+// or the full lists, then stay stuck.
 func (s *Scheduler) Returned(c *Call, p *Entry, answered bool) {
 	switch c.Kind {
 	case ListAll:
@@ -272,8 +272,8 @@ type Late struct {
 	NowTimedOut bool
 }
 
-// Expire returns the pods that are due, which must be planned again, and the calls that have become slow or
-// have timed out. Both lists are sorted by UID. Calls that have returned must be passed to Returned first.
+// Expire returns the pods whose alarm is due, and the calls that became slow or timed out, by UID.
+// Before Expire, pass ended calls to Returned. After Expire, call Plan for these pods.
 func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	late = s.appendLate(late, s.FullList, nil)
 	for len(s.alarms) > 0 && !s.Now.Before(s.alarms[0].wake) {
@@ -290,7 +290,7 @@ func (s *Scheduler) Expire() (woken []*Entry, late []Late) {
 	return woken, late
 }
 
-// appendLate appends the call if it has become slow, and again if it has timed out.
+// appendLate appends the call once if it has become slow, and once if it has timed out.
 func (s *Scheduler) appendLate(late []Late, c *Call, p *Entry) []Late {
 	if c == nil {
 		return late
@@ -359,7 +359,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// setStuck sets StuckSince if it is zero. If since is zero, it clears StuckSince.
+// setStuck makes the pod stuck since a time, unless it is stuck. A zero time ends the stuck state.
 func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	switch {
 	case p.StuckSince.IsZero() == since.IsZero():
@@ -375,7 +375,7 @@ func (s *Scheduler) setStuck(p *Entry, since time.Time) {
 	p.StuckSince = since
 }
 
-// TakeCanary reports whether canaries must be chosen now: one pod, or a round of all pods while full lists are stuck.
+// TakeCanary returns true if the caller must choose a canary, or a round if full lists are stuck.
 func (s *Scheduler) TakeCanary() bool {
 	if due := s.canaryDue(); due.IsZero() || s.Now.Before(due) {
 		return false
@@ -384,7 +384,7 @@ func (s *Scheduler) TakeCanary() bool {
 	return true
 }
 
-// AddToRound adds a pod without an inspection to the round, which comes after the pods that need an inspection.
+// AddToRound adds a pod without an inspection to the round, behind pods that need an inspection.
 func (s *Scheduler) AddToRound(p *Entry) {
 	if p.toInspect == nil {
 		s.toInspect.addLater(p)

@@ -91,8 +91,8 @@ func TestRuntimeListsNoPods(t *testing.T) {
 	s.end()
 }
 
-// After a full list has timed out, full lists stay stuck until a later list returns, or until full
-// lists are switched off.
+// After a full list has timed out, full lists stay stuck until the runtime answers a later list, or
+// until full lists are switched off.
 func TestHangLasts(t *testing.T) {
 	const dead = "242s | F2-slow F2-dead | 4m2s\n"
 	for _, end := range []string{
@@ -115,7 +115,8 @@ func TestHangLasts(t *testing.T) {
 	}
 }
 
-// Stamps do not go back with the clock. Two stamps may share a time; their numbers then order them.
+// If the clock is set back, the times of stamps do not decrease. Two stamps may have the same time;
+// their numbers then order them.
 func TestStamps(t *testing.T) {
 	s := newScript(t)
 	s.run(`0s request a b | G1a G2b | 1s`)
@@ -208,9 +209,9 @@ func TestShortTimes(t *testing.T) {
 	s.end()
 }
 
-// While full lists are stuck, pods are inspected in rounds, by half of the workers, after pods that
-// need an inspection. A round begins two periods after the last inspection of the previous round
-// began.
+// While full lists are stuck, pods are inspected in rounds. A round uses half of the workers. Pods
+// that need an inspection come first. A round begins two periods after the last inspection of the
+// previous round began.
 func TestRounds(t *testing.T) {
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = 4 })
 	s.run(`
@@ -228,7 +229,8 @@ func TestRounds(t *testing.T) {
 	s.end()
 }
 
-// Slow inspections beyond MaxSlow keep their worker. Half as many slow inspections stop the rounds.
+// Slow inspections beyond MaxSlow keep their workers. If half of MaxSlow are slow, no inspection of
+// a round begins.
 func TestManySlowInspections(t *testing.T) {
 	const workers = schedule.MaxSlow / 2
 	s := newScript(t, func(cfg *schedule.Config) { cfg.Workers = workers })
@@ -253,8 +255,8 @@ func TestManySlowInspections(t *testing.T) {
 	s.end()
 }
 
-// For random inputs, each pod has at most one call of each kind, and slots are neither exceeded nor
-// lost. Nothing is due before Wake, and nothing is left in the end.
+// For random inputs, each pod has at most one call of each kind. The number of calls stays within
+// the limits, and no slot is lost. Nothing is due before Wake, and nothing is left in the end.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -30,7 +30,7 @@ type script struct {
 	flying map[string]*schedule.Call
 
 	relist    bool   // a caller of Relist waits for a full list to begin
-	requested string // the cause of the open request for a full list; empty for none
+	requested string // the cause of a requested full list; empty if none is requested
 }
 
 // pod is a pod with the work that is wanted for it.
@@ -137,8 +137,8 @@ func (s *script) podInput(verb string, p *pod) []string {
 	return nil
 }
 
-// returns ends a call in flight. "hang" means that the call had timed out and returns an error
-// after its cancellation.
+// returns ends a call in flight. how is "ok", "fail" or "hang". With "hang", the call had timed
+// out, and returns an error after its cancellation.
 func (s *script) returns(how, name string) {
 	c, of := s.flying[name], (*schedule.Entry)(nil)
 	delete(s.flying, name)
@@ -239,7 +239,7 @@ func since(at time.Time) string {
 	return at.Sub(epoch).String()
 }
 
-// at parses the output of since.
+// The function at is the inverse of the function since.
 func at(text string) time.Time {
 	d, err := time.ParseDuration(text)
 	if err != nil {

@@ -45,8 +45,8 @@ var Build = sync.OnceValues(func() (string, error) {
 })
 
 // Config returns the configuration of a kubelet that does not disturb other users of the machine.
-// It needs no API server, cgroup v2, network plug-in or free space. The kubelet runs the pods of
-// the folder manifests, and keeps its own files below dir.
+// This kubelet needs no API server, cgroup v2, network plug-in or free space. It runs the pods of
+// the folder that the argument manifests names, and keeps its own files below dir.
 func Config(manifests, endpoint, dir string, port, readOnlyPort int) map[string]any {
 	off := map[string]any{"enabled": false}
 	return map[string]any{

@@ -24,7 +24,8 @@ func CPUOf(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking for the CPU time of a process: %w", err)
 	}
-	// The fields start after the last bracket. The name before it may contain blanks and brackets.
+	// The fields start after the last bracket. The name stands before this bracket, and may contain
+	// blanks and brackets.
 	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 	const userTime, systemTime, ticks = 11, 12, 100
 	var total int64

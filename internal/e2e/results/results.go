@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Read returns the results in a file, by name. Without a path or a file, it returns an empty map.
+// Read returns the results in a file, by name. If path is empty or the file does not exist, it
+// returns an empty map.
 func Read[M ~map[string]*T, T any](path string) (M, error) {
 	all := make(M)
 	if path == "" {
@@ -43,7 +44,8 @@ func Keep(path string, all any) error {
 	return nil
 }
 
-// Draw replaces the table between the lines beginning and end of a document.
+// Draw replaces the table in a document. The table stands between the two lines that the arguments
+// beginning and end contain.
 func Draw(path, beginning, end, table string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -39,9 +39,9 @@ var (
 	busyboxPath string
 )
 
-// Prepare returns the folders with the programs of a runtime and with the images, below .cache. The
-// processor goarch may differ from this machine's; busybox is the path of a static busybox for it.
-// A program that calls Prepare must not call Start.
+// Prepare returns two folders below .cache: one with the programs of a runtime, and one with the
+// images. The processor goarch may differ from this machine's. The argument busybox is the path of
+// a static busybox for that processor. A program that calls Prepare must not call Start.
 func Prepare(ctx context.Context, name, goarch, busybox string) (programs, images string, err error) {
 	runtimeName, arch, busyboxPath = name, goarch, busybox
 	r, err := Chosen()
@@ -51,8 +51,8 @@ func Prepare(ctx context.Context, name, goarch, busybox string) (programs, image
 	return r.prepare(ctx)
 }
 
-// prepare returns the folders with the runtime's programs and with the images. It holds a lock, so
-// that only one of the packages of a "go test ./..." builds and installs.
+// prepare returns two folders: one with the runtime's programs, and one with the images. It holds a
+// lock, so that only one package of a "go test ./..." builds and installs at a time.
 func (r Runtime) prepare(ctx context.Context) (programs, images string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -76,9 +76,9 @@ func (r Runtime) prepare(ctx context.Context) (programs, images string, err erro
 	return programs, images, nil
 }
 
-// cached returns the folder .cache/name with the given files. If a file is missing, fill writes all
-// files into an empty folder, and cached moves them. So an interruption leaves no half-written
-// file.
+// cached returns the folder .cache/name with the given files. If a file is missing, the function
+// fill writes all files into an empty folder. Then cached moves the files, so an interruption
+// leaves no half-written file.
 func cached(
 	ctx context.Context, name string, files []string, fill func(ctx context.Context, into string) error,
 ) (string, error) {

@@ -104,9 +104,9 @@ func (c containerd) unpack(ctx context.Context, into string) error {
 	return err
 }
 
-// containerdConfig is containerd's configuration. containerd writes only below the daemon's folder.
-// The only exception: before 2.3, the sockets of shims are elsewhere. It reads no other
-// configuration of the machine.
+// containerdConfig is containerd's configuration. containerd reads no other configuration of the
+// machine, and writes only below the daemon's folder. The only exception: before 2.3, the sockets
+// of shims are elsewhere.
 //
 // The state folders of containerd and runc are in memory, as on a node, where they are in /run.
 // This matters: a shim of 2.4 syncs a file there before it reports an exit.

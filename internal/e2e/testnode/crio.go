@@ -115,9 +115,9 @@ monitor_path = "{{.Conmon}}"
 monitor_cgroup = "pod"
 `))
 
-// crioRunc is the runc that CRI-O runs. It removes two settings of a kubelet: limits of huge pages,
-// which need their cgroup, and a negative oom_score_adj, which needs CAP_SYS_RESOURCE. containerd
-// can be configured to leave out both; CRI-O cannot.
+// crioRunc is the runc that CRI-O runs. It removes two settings of a kubelet. Limits of huge pages
+// need the cgroup controller of huge pages. A negative oom_score_adj needs CAP_SYS_RESOURCE.
+// containerd can be configured to leave out both settings; CRI-O cannot.
 const crioRunc = `#!/bin/sh
 for arg; do
 	if [ "$before" = --bundle ]; then
@@ -153,8 +153,8 @@ func (c crio) configure(dir, programs string) error {
 	)
 }
 
-// socket returns a path in a folder of its own, as on a node. If a pod mounted the socket together
-// with CRI-O's storage, it would need shared mounts.
+// socket returns a path in a folder of its own, as on a node. A pod that mounts the folder of
+// CRI-O's storage needs shared mounts, so the socket is in another folder.
 func (crio) socket(dir string) string { return filepath.Join(dir, "run", "c.sock") }
 
 func (crio) exitsDir(dir string) string { return filepath.Join(dir, "exits") }

@@ -175,7 +175,7 @@ func (d *Daemon) Launch() error {
 	cmd.Env = append(os.Environ(), "PATH="+d.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
 	// The process has its own process group. So an interrupt at the terminal reaches only the test,
-	// and the test then ends the daemon in order.
+	// which then ends the daemon.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", d.runtime.Name, err)

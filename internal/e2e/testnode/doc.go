@@ -28,12 +28,13 @@ func NeedsRoot() error {
 	return nil
 }
 
-// skipVariable is an environment variable. If its value is "skip", tests without root pass.
+// skipVariable is an environment variable. If its value is "skip", packages of tests pass without
+// root.
 const skipVariable = "PLEG_E2E"
 
-// ExitWithoutRoot ends the process if it is not root. The process then fails, unless skipVariable
-// is "skip". TestMain calls ExitWithoutRoot, because "go test" drops the output of a passing
-// package. Without the failure, a run that tested nothing would look like success.
+// ExitWithoutRoot is for TestMain. It ends this process if the process is not root. The process
+// then fails, unless the value of skipVariable is "skip". Without the failure, a run that tested
+// nothing would look like success, because "go test" drops the output of a passing package.
 func ExitWithoutRoot(tests string) {
 	err := NeedsRoot()
 	if err == nil {

@@ -82,9 +82,9 @@ func (d *Daemon) ImportBusybox(ctx context.Context, name string) error {
 	return d.importAs(ctx, box)
 }
 
-// ImportBusyboxWith imports an image of busybox with more static programs in /bin. The keys of
-// programs are their names there. The image runs as the given user. It defines the user app, with
-// UID 1234 and the groups 1234 and 77.
+// ImportBusyboxWith imports an image of busybox with more static programs in /bin. The keys of the
+// argument programs are file names in /bin; the values are paths on this machine. The image runs as
+// the given user. It defines the user app, with UID 1234 and the groups 1234 and 77.
 func (d *Daemon) ImportBusyboxWith(ctx context.Context, name, user string, programs map[string]string) error {
 	box, err := busybox(name)
 	if err != nil {

@@ -47,8 +47,8 @@ func linkRunc(dir string) error {
 }
 
 // RuncFault is a fault of runc. Until the fault is healed, a command of runc blocks or fails, for
-// one container or for all. The runtime and its shims are unchanged. They behave as on a node with
-// a stuck kernel or disk, because runc makes all changes to containers.
+// one container or for all. The runtime and its shims are unchanged. Because runc makes all changes
+// to containers, the fault has the same effect on them as a stuck kernel or disk.
 type RuncFault struct{ path, kind string }
 
 // BlockRunc makes a command of runc, such as update, kill or delete, block at its start. If id is

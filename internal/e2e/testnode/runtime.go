@@ -13,8 +13,8 @@ import (
 // DefaultRuntime is the runtime that runs if no other one is chosen.
 const DefaultRuntime = "containerd-2.4"
 
-// These environment variables choose the runtime. For two of them, a flag exists, and the variable
-// is its default.
+// These environment variables choose the runtime. The first two also have a flag; the variable is
+// the default of the flag.
 const (
 	runtimeVariable = "PLEG_RUNTIME"
 	crioVariable    = "PLEG_CRIO"
@@ -53,8 +53,8 @@ type Runtime struct {
 	Events bool
 	// StreamingLists is true if the runtime has streaming lists.
 	StreamingLists bool
-	// TakesSocket is true if the runtime starts although another process listens at its socket, and
-	// then replaces the socket. CRI-O does not start then.
+	// TakesSocket is true if the runtime starts while another process listens at its socket, and
+	// then replaces the socket. CRI-O does not start in this case.
 	TakesSocket bool
 	// ForgottenExit is the exit code that the runtime reports for a container that ended while the
 	// runtime was down; 0 if it reports the correct code.
@@ -63,17 +63,18 @@ type Runtime struct {
 	// runtime then shows the container as unknown, and misses its end. This happens with containerd
 	// 1.6 ("Failed to load container status: failed to load task: error creating fifo").
 	LosesExits bool
-	// GivesUp is true if a killed and restarted runtime may take live pods for dead. containerd 1.7
-	// does this if a shim answers too late: its log says that it cleans up after the shim.
+	// GivesUp is true if a killed and restarted runtime may mistake live pods for dead ones.
+	// containerd 1.7 does this if a shim answers too late: its log says that it cleans up after the
+	// shim.
 	GivesUp bool
 	// LocksStatuses is true if the runtime locks a container's status while runc changes the
-	// container's resources. All its container lists and events wait for the lock.
+	// container's resources. All container lists and all events of the runtime wait for the lock.
 	LocksStatuses bool
 	// LateExits is true if the runtime shows an exit only after runc has deleted the container.
 	LateExits bool
 
-	// EarlyBy is how much too early the end time of a container may be. CRI-O takes this time from
-	// a file's timestamp, and the kernel's clock for files ticks every 1 to 10 ms.
+	// EarlyBy is how much earlier than the real end the end time of a container may be. CRI-O takes
+	// the end time from a file's timestamp. The kernel's clock for files ticks every 1 to 10 ms.
 	EarlyBy time.Duration
 
 	family family

@@ -2,8 +2,8 @@ package testnode
 
 import "maps"
 
-// StaticPod returns the manifest of a static pod on the host's network. Its only container, app,
-// sleeps. The argument more contains more fields of the container.
+// StaticPod returns the manifest of a static pod on the host's network. Its only container is named
+// app and sleeps. The argument more contains further fields of the container.
 func StaticPod(name string, more map[string]any) map[string]any {
 	app := map[string]any{
 		"name": "app", "image": BusyboxImage, "imagePullPolicy": "Never", "command": []string{"sleep", "1000000"},

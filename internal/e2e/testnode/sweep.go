@@ -37,8 +37,8 @@ func init() {
 		return
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	// Standard input is a pipe. Only the first process holds its other end, and nobody writes to
-	// it. So the read returns when the first process ends.
+	// Standard input is a pipe. Only the first process holds the other end of the pipe, and nobody
+	// writes to the pipe. So the read returns when the first process ends.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "cleaning up after a container runtime:", err)
@@ -50,7 +50,7 @@ func init() {
 // sweeper is a process that cleans up when this process ends.
 type sweeper struct {
 	cmd  *exec.Cmd
-	hold *os.File // the sweeper works when this is closed or this process dies
+	hold *os.File // the sweeper cleans up when this is closed or this process dies
 }
 
 func startSweeper(dir string) (*sweeper, error) {
@@ -134,8 +134,8 @@ func bundles(dir string) []string {
 	return found
 }
 
-// shimSocket matches the address of a shim in its bundle, alone or within JSON. Before containerd
-// 2.3, the socket is outside the daemon's folder.
+// shimSocket matches the address of a shim. A file in the shim's bundle contains the address, as
+// plain text or within JSON. Before containerd 2.3, the socket is outside the daemon's folder.
 var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]{64})`)
 
 // removeShimSockets removes the sockets of killed shims.

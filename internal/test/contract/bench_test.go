@@ -47,8 +47,8 @@ func BenchmarkIdleRelist(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleRelistFreshPods is like BenchmarkIdleRelist, but the runtime makes new pods for
-// every list, so that they must be compared.
+// BenchmarkIdleRelistFreshPods is like BenchmarkIdleRelist, but consecutive lists do not share
+// pods. The generator must therefore compare the pods.
 func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	for _, n := range []int{110, 1000, 10000} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -62,7 +62,7 @@ func BenchmarkIdleRelistFreshPods(b *testing.B) {
 	}
 }
 
-// alternating returns two copies of the same pods alternately.
+// alternating is a runtime with two copies of the same pods. Its lists return the copies in turn.
 type alternating struct {
 	pleg.Runtime
 	lists [2][]*pleg.Pod
@@ -270,7 +270,8 @@ func BenchmarkHeapPerPod(b *testing.B) {
 	}
 }
 
-// benchmarkHeap reports the growth of the heap per pod, for a node of pods and its user.
+// benchmarkHeap reports the heap per pod of a runtime, together with the value that the function
+// use makes from it.
 func benchmarkHeap(b *testing.B, pods, labels int, use func(*churning) any) {
 	var grown int64
 	for b.Loop() {

@@ -15,11 +15,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// steppingClock is a fake clock that is stepped while the loop sets its timer.
+// steppingClock is a fake clock that steps itself while the loop reads it or sets its timer.
 type steppingClock struct {
 	*clocktesting.FakeClock
-	// The fields are the next steps: before the timer is set, after it is set, and after the clock is
-	// read.
+	// Each field is the length of one step. The clock makes the steps before and after the timer is
+	// set, and after the clock is read.
 	before, after, read atomic.Int64
 }
 
@@ -69,7 +69,7 @@ func TestStepWhileTheTimerIsSet(t *testing.T) {
 				defer rt.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)()
 				clk, next := newClock()
 				g := pleg.NewGenericPLEG(rt.Plain(), 0, time.Second, pleg.NewCache(), clk, pleg.WithLogger(logr.Discard()))
-				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // used when the first list has begun
+				next.Store(int64(pleg.DefaultRuntimeRequestTimeout)) // past the first deadline
 				go func() { _ = g.Relist(t.Context()) }()
 				synctest.Wait()
 				if got := g.HealthReport().RelistError; got == "" {

@@ -28,7 +28,7 @@ func exitsOnly(rt *plegtest.Runtime) pleg.Runtime {
 
 // In random histories, exit events are early, late, repeated, or for removed containers. Each death
 // is delivered once and in order, no new death is Initial, and the counter is correct. Once the
-// cache has shown a container exited, it never shows it running again.
+// cache has shown that a container has exited, the cache never shows it running again.
 func TestExitHistories(t *testing.T) {
 	randtest.Check(t, 100, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) { fuzzExits(t, r) })
@@ -102,7 +102,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 		add(uid)
 		add(uid)
 	}
-	for id := range dying { // these exit events had no receiver
+	for id := range dying { // nobody read these exit events, so these containers count as running
 		live[id] = dying[id]
 	}
 	clear(dying)
@@ -329,7 +329,7 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	if got := countedTransitions(t, reg); got < transitions {
 		t.Errorf("%v transitions are counted, %v were delivered", got, transitions)
 	}
-	// This part checks the slow subscriber.
+	// The slow subscriber's events lead to the present state too.
 	sre := newReplay(t)
 	for {
 		select {
@@ -352,9 +352,9 @@ func fuzzExits(t *testing.T, r *rand.Rand) {
 	g.Stop()
 }
 
-// A runtime that is short of CPU answers late with old state, and records the start of a container
-// after its end. Lists and statuses then seem to show a restart. A handler is sent at most one
-// start, one death and one end.
+// A runtime is short of CPU: its answers are old, and the recorded start of a container is after
+// its end. Lists and statuses then seem to show a restart. A handler is sent at most one start, one
+// death and one end.
 func TestEndsOfASlowRuntime(t *testing.T) {
 	randtest.Check(t, 500, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) { fuzzSlowEnds(t, r) })

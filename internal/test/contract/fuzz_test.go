@@ -12,8 +12,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// FuzzListings decodes bytes as listings of a runtime that may list anything. After each listing,
-// it compares the state of a subscriber and of the cache with a naive reading of the listing.
+// FuzzListings decodes bytes as the lists of a runtime, which may contain anything. After each
+// list, it compares the states that a subscriber and the cache have with a naive reading of the
+// list.
 func FuzzListings(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{2, 1, 2, 17, 34, 2, 1, 51, 255, 1, 1, 1, 18})

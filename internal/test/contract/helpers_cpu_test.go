@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// usedCPU returns the CPU time of the process. Unlike the time, it passes in a bubble, and it does
-// not depend on the load of the machine.
+// usedCPU returns the CPU time of the process. It does not depend on the load of the machine. The
+// fake clock of a synctest bubble does not affect it.
 func usedCPU(t *testing.T) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

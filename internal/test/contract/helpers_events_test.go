@@ -102,7 +102,7 @@ func (r *replay) present() map[string]pleg.State {
 	return present
 }
 
-// equals fails unless the events lead to the same state as the pods.
+// equals checks that the events lead to the state of the pods.
 func (r *replay) equals(pods []*pleg.Pod) {
 	r.t.Helper()
 	got := r.present()

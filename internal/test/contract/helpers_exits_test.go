@@ -45,7 +45,8 @@ func listing(rt *plegtest.Runtime) pleg.Runtime {
 	}{rt.Plain(), rt, rt}
 }
 
-// watchListing is watch with the runtime of listing, and with a registry of metrics.
+// watchListing is like watch, but its node has the runtime that listing returns. It also returns a
+// registry with the metrics.
 func watchListing(t *testing.T, pods ...*pleg.Pod) (*node, <-chan *pleg.PodLifecycleEvent, *prometheus.Registry) {
 	t.Helper()
 	n, reg := newNodeWithMetricsOf(t, listing)
@@ -144,8 +145,8 @@ func (l *lives) follow(t *testing.T, n *node) (want func(what string, lines ...s
 	}
 }
 
-// shortLived returns pod a with one container, and its status. The status shows a start that is
-// later than the end by skew.
+// shortLived returns pod a with one container, and its status. In the status, the start is the end
+// plus skew.
 func shortLived(state pleg.State, finished time.Time, skew time.Duration) (*pleg.Pod, *pleg.PodStatus) {
 	pod := bare("a", plegtest.NewContainer("a1", state))
 	status := statusOf(pod)
@@ -159,8 +160,8 @@ func shortLived(state pleg.State, finished time.Time, skew time.Duration) (*pleg
 	return pod, status
 }
 
-// startedAfterItsEnd contains times from the end of a container to its later start, as a status
-// shows them. One cause is a runtime that was short of CPU; another is a clock that was set back.
+// startedAfterItsEnd contains amounts by which a status shows a start after the end of the same
+// life. The start is late if the runtime was short of CPU, or if the clock was set back.
 var startedAfterItsEnd = map[string]time.Duration{
 	"starved": 2 * time.Second, "clock set back": time.Hour, "at once": 100 * time.Millisecond,
 }

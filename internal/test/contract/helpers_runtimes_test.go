@@ -13,11 +13,11 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// polling returns a runtime without optional interfaces: it can only make full lists and
+// polling returns a runtime without optional interfaces: its only calls are full lists and
 // inspections.
 func polling(rt *plegtest.Runtime) pleg.Runtime { return rt.Plain() }
 
-// scripted is a runtime that returns the answers of the test, even bad data.
+// scripted is a runtime whose answers the test chooses. They may be bad data.
 type scripted struct {
 	pods   func() ([]*pleg.Pod, error)
 	status func(pod *pleg.Pod) (*pleg.PodStatus, error)
@@ -32,11 +32,11 @@ func (s *scripted) GetPodStatus(_ context.Context, p *pleg.Pod) (*pleg.PodStatus
 
 func (s *scripted) GetPod(_ context.Context, uid types.UID) (*pleg.Pod, error) { return s.pod(uid) }
 
-// instead makes s the runtime of a node.
+// The method instead can be the argument wrap of newNodeOf: it replaces the node's runtime by s.
 func (s *scripted) instead(*plegtest.Runtime) pleg.Runtime { return s }
 
-// late is a runtime that answers an inspection only when the test allows it, even after the context
-// has ended.
+// late is a runtime whose inspections wait until the test sends to answer. These inspections wait
+// even after their context has ended.
 type late struct {
 	pleg.Runtime
 	answer chan struct{}
@@ -48,7 +48,7 @@ func (l late) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus,
 }
 
 // churning is a runtime with pods that come and go, with an event for each change. It keeps nothing
-// of removed pods, so that growth of the heap is due to the generator.
+// of removed pods, so only the generator can make the heap grow.
 type churning struct {
 	listsFail atomic.Bool
 	observe   atomic.Pointer[func(pleg.ContainerEvent)]
@@ -124,7 +124,7 @@ func (c *churning) WatchContainerEvents(
 	return ctx.Err()
 }
 
-// passing is a runtime that keeps no past state.
+// passing is a runtime that stores only its present pods.
 type passing struct{ pods []*pleg.Pod }
 
 func (p *passing) GetPods(context.Context, bool) ([]*pleg.Pod, error) { return p.pods, nil }

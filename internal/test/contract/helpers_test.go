@@ -68,11 +68,12 @@ func newNode(t *testing.T, opts ...pleg.Option) *node {
 	return newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
-// newOrderlyNode is newNode with one worker. The worker inspects pods in the order of their UIDs,
-// so the events of pods that change in one list are delivered in that order.
+// newOrderlyNode is like newNode, but with one worker. The worker inspects pods in the order of
+// their UIDs, so the events of pods that change in one list are delivered in that order.
 func newOrderlyNode(t *testing.T) *node { return newNode(t, pleg.WithInspectionWorkers(1)) }
 
-// newNodeOf is newNode with a runtime that wrap makes from the fake runtime.
+// newNodeOf is like newNode, but the generator uses the runtime that wrap returns for the fake
+// runtime.
 func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option) *node {
 	t.Helper()
 	n := &node{Runtime: plegtest.NewRuntime(), t: t, cache: pleg.NewCache()}
@@ -81,13 +82,13 @@ func newNodeOf(t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...
 	return n
 }
 
-// newNodeWithMetrics is newNode with a registry of metrics.
+// newNodeWithMetrics is like newNode, but also returns a registry with the metrics.
 func newNodeWithMetrics(t *testing.T, opts ...pleg.Option) (*node, *prometheus.Registry) {
 	t.Helper()
 	return newNodeWithMetricsOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return rt }, opts...)
 }
 
-// newNodeWithMetricsOf is newNodeOf with a registry of metrics.
+// newNodeWithMetricsOf is like newNodeOf, but also returns a registry with the metrics.
 func newNodeWithMetricsOf(
 	t *testing.T, wrap func(*plegtest.Runtime) pleg.Runtime, opts ...pleg.Option,
 ) (*node, *prometheus.Registry) {
@@ -176,7 +177,7 @@ func metric(t *testing.T, reg prometheus.Gatherer, name string, labels ...string
 	return 0
 }
 
-// healthy fails unless the generator is healthy.
+// healthy checks that the generator is healthy.
 func healthy(t *testing.T, g *pleg.GenericPLEG) {
 	t.Helper()
 	if ok, err := g.Healthy(); !ok || err != nil {
@@ -184,7 +185,7 @@ func healthy(t *testing.T, g *pleg.GenericPLEG) {
 	}
 }
 
-// unhealthy fails unless the generator is unhealthy. The error must begin with the first part and
+// unhealthy checks that the generator is unhealthy. The error must begin with the first part and
 // contain the other parts.
 func unhealthy(t *testing.T, g *pleg.GenericPLEG, parts ...string) {
 	t.Helper()
@@ -253,8 +254,8 @@ func atOnce(call func()) bool {
 	}
 }
 
-// slowLogger returns a logger that calls slow when it logs a line with the message, and so blocks
-// the loop.
+// slowLogger returns a logger that calls the function slow for each line that contains the message.
+// The call blocks the loop.
 func slowLogger(message string, slow func()) logr.Logger {
 	return funcr.New(func(_, args string) {
 		if strings.Contains(args, message) {
@@ -276,7 +277,8 @@ func status(uid types.UID, name string) *pleg.PodStatus {
 	return &pleg.PodStatus{ID: uid, Name: name}
 }
 
-// lookupStatus makes the status of a pod with a newest sandbox that was created at the given time.
+// lookupStatus makes the status of a pod. Unless created is 0, the pod has a sandbox with that
+// creation time.
 func lookupStatus(uid types.UID, name string, created int64, containers, ips []string) *pleg.PodStatus {
 	s := &pleg.PodStatus{ID: uid, Namespace: "shop", Name: name, IPs: ips}
 	for _, id := range containers {

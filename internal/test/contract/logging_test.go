@@ -58,7 +58,7 @@ func TestListErrorsAreLoggedOnce(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithLogger(log.logger(0)))
 		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 		n.start()
-		for i := range 60 { // each error has another text
+		for i := range 60 { // each error has a different text
 			time.Sleep(time.Second)
 			before := heal
 			heal = n.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("connection %d is refused", i))

@@ -48,7 +48,7 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 			time.Sleep(2 * time.Minute) // after this, follow-ups and look-ups of removed pods are over
 		}
 		const some, more = 20_000, 100_000
-		churn(0, some) // maps keep their size after deletions; this size is bounded
+		churn(0, some) // a map does not shrink when keys are deleted; this size is bounded
 		before := heapInUse()
 		churn(some, more)
 		if grown := heapInUse() - before; grown > 10*more {
@@ -64,8 +64,8 @@ func TestMemoryWhileFullListsFail(t *testing.T) {
 	})
 }
 
-// While the status of a pod never agrees with its list, answered readers of pods that do not exist
-// leave nothing in memory.
+// The status of one pod never agrees with its list. Readers of pods that do not exist leave nothing
+// in memory after they are answered.
 func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -103,8 +103,8 @@ func TestMemoryOfReadersOfAbsentPods(t *testing.T) {
 	}
 }
 
-// Memory is bounded by the pods that exist. Removed pods leave nothing in memory, even if they were
-// requested or a subscriber does not read.
+// The generator uses memory only for pods that exist. Removed pods leave nothing in memory. This
+// also holds for requested pods, and if a subscriber does not read.
 func TestMemoryIsBoundedByWhatExists(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")

@@ -118,7 +118,7 @@ func TestInspectionMetrics(t *testing.T) {
 		heal()
 		synctest.Wait()
 		wantMetric(t, reg, "pleg_inspections_stuck", 0)
-		// Only the reader caused a pod list. Full lists answered the retries.
+		// The only pod list was for the reader. The retries used full lists.
 		wantMetric(t, reg, "kubelet_pleg_pod_relist_duration_seconds", 1)
 	})
 }
@@ -143,7 +143,8 @@ func TestTwoGenerators(t *testing.T) {
 	})
 }
 
-// If the runtime is a prometheus.Collector, it is registered with the generator's metrics.
+// If the runtime is a prometheus.Collector, the generator registers the runtime with its own
+// metrics.
 func TestRuntimeMetricsAreRegistered(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	calls := prometheus.NewCounter(prometheus.CounterOpts{Name: "runtime_calls_total", Help: "Calls."})
@@ -274,8 +275,8 @@ func TestMetricsOfRelistsBesideAMismatch(t *testing.T) {
 	})
 }
 
-// With WithoutKubeletMetrics, a program may register the kubelet's metric names itself. Its
-// registry accepts the generator's other metrics and all metrics of the runtime.
+// With WithoutKubeletMetrics, a program may register metrics with the kubelet's names itself. The
+// same registry accepts the generator's other metrics and all metrics of the runtime.
 func TestWithoutKubeletMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
@@ -334,8 +335,8 @@ func TestNativeHistograms(t *testing.T) {
 	})
 }
 
-// If the runtime replays an event from before the connection, it is not counted as latency of the
-// stream. It still is a hint.
+// If the runtime replays an event from before the connection, the event is still a hint. Its age is
+// not counted as latency of the stream.
 func TestReplayedEventsAreNoLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const latency = "kubelet_evented_pleg_connection_latency_seconds"
@@ -357,7 +358,7 @@ func TestReplayedEventsAreNoLatency(t *testing.T) {
 		n.Emit(pleg.ContainerEvent{PodUID: "pod-00000"})
 		synctest.Wait()
 		wantMetric(t, reg, latency, 2)
-		// After a reconnection, events from before the new connection are also not counted.
+		// The age of an event from before a reconnection is not counted either.
 		beforeBreak := time.Now()
 		n.BreakEventStreams(errors.New("reset"))
 		time.Sleep(2 * time.Second)

@@ -24,8 +24,8 @@ import (
 var modelSteps = flag.Int("model.steps", 60, "how many steps TestModel makes in each history")
 
 // TestModel compares random histories of a runtime and its users with a naive model of the
-// contract, which keeps every past state. Each history runs in its own bubble. A failing history is
-// shortened. The flags -rand.histories and -model.steps make the test longer.
+// contract. The model keeps every past state. Each history runs in its own bubble. A failing
+// history is shortened. The flags -rand.histories and -model.steps make the test longer.
 func TestModel(t *testing.T) {
 	steps := 0
 	randtest.Check(t, 200, func(t *testing.T, r *rand.Rand) {
@@ -79,13 +79,13 @@ type model struct {
 	*node
 	ctx  context.Context
 	next int // makes container IDs that are never used again
-	// exits contains the exit codes of the containers that exited. seenExited is true for the
-	// containers that the cache has shown exited.
+	// exits contains the exit codes of the containers that have exited. seenExited contains the
+	// containers that the cache has shown as exited.
 	exits      map[string]int
 	seenExited map[string]bool
 	// deaths counts the published deaths that are not Initial.
 	deaths float64
-	// events is the number of events from watch, without PodSyncs.
+	// events is the number of events in the channel watch, without PodSyncs.
 	events float64
 	reg    *prometheus.Registry
 
@@ -97,8 +97,7 @@ type model struct {
 
 	subs    []*modelSub
 	readers []context.CancelFunc
-	// Events from watch are read at once. published contains the last of these events for each
-	// container.
+	// The channel watch is read at once. published contains its last event for each container.
 	watch     <-chan *pleg.PodLifecycleEvent
 	published map[string]pleg.PodLifeCycleEventType
 	// firstPublished is true once the state in the first full list is published.
@@ -109,7 +108,7 @@ type model struct {
 	problems []string // guarded by mu
 }
 
-// moment is the state of a pod's containers from a time on.
+// moment is the state of a pod's containers, and when that state began.
 type moment struct {
 	from  time.Time
 	state map[string]pleg.State
@@ -120,7 +119,8 @@ type modelSub struct {
 	cancel context.CancelFunc
 	last   map[string]pleg.PodLifeCycleEventType
 	closed bool
-	// began is the published state when the subscription began; nil if other events are Initial too.
+	// began is the published state when the subscription began. It is nil before the first full
+	// list is published, because all events of that list are Initial.
 	began map[string]pleg.PodLifeCycleEventType
 }
 
@@ -184,7 +184,7 @@ func (m *model) listen() {
 			}
 		}
 	}
-	uninspected := func(p *pleg.Pod) bool { // Stop may have cancelled the inspection of the pod
+	uninspected := func(p *pleg.Pod) bool { // Stop can have cancelled the inspection
 		s, _ := m.cache.Get(p.ID)
 		return s.Name == ""
 	}
@@ -274,7 +274,8 @@ func (m *model) changeContainer(s step, uid types.UID, pod *pleg.Pod) {
 
 func isSandbox(id string) bool { return id[0] == 's' }
 
-// changeSandbox makes an unknown sandbox ready, or any sandbox not ready.
+// changeSandbox makes a sandbox not ready if the step is "stop sandbox". Otherwise it makes a
+// sandbox in an unknown state ready.
 func (m *model) changeSandbox(s step, uid types.UID, pod *pleg.Pod) {
 	if pod == nil || len(pod.Sandboxes) == 0 {
 		return
@@ -417,7 +418,8 @@ func (m *model) read(sub *modelSub, n int) {
 	}
 }
 
-// block reads the cache in the background, and compares the result with the states after minTime.
+// block starts a goroutine that reads the cache with minTime. It compares the answer with the pod's
+// states after minTime.
 func (m *model) block(uid types.UID, minTime time.Time) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	m.readers = append(m.readers, cancel)
@@ -438,8 +440,8 @@ func (m *model) block(uid types.UID, minTime time.Time) {
 	})
 }
 
-// settle waits three periods. It then compares the cache with each pod without a fault, whatever
-// the faults of other pods: rules 7, 9 and 12.
+// settle waits three periods. For each pod without a fault, the cache must then agree with the
+// runtime, even if other pods have faults: rules 7, 9 and 12.
 func (m *model) settle() {
 	if !m.started || !m.lists {
 		return
@@ -460,7 +462,8 @@ func (m *model) settle() {
 	}
 }
 
-// end ends all faults, and compares the final state with the state that the users know.
+// end ends all faults. It then compares the runtime's state with the state in the cache and in the
+// subscribers' events.
 func (m *model) end() {
 	for _, heal := range m.healings {
 		heal()

@@ -11,9 +11,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// check compares an event that a subscriber has read with the rules.
+// check checks that an event that a subscriber has read follows the rules.
 func (m *model) check(sub *modelSub, e *pleg.PodLifecycleEvent) {
-	// After the removal of a pod is published, the cache no longer keeps when the pod was observed.
+	// The cache drops a pod's time of observation when the pod's removal is published.
 	if s, err := m.cache.Get(e.ID); err == nil && s.Name != "" && !fresh(m.cache, e.ID, e.ListedAt.Add(-1)) {
 		m.problem("rule 3: %s listed at %v, and the cache is not as new", line(e), e.ListedAt)
 	}

@@ -46,9 +46,9 @@ func TestRule2EventsOfAPodWaitForNoOther(t *testing.T) {
 	})
 }
 
-// Rules 2 and 27: Relist returns when the events of all pods that are not stuck are delivered. If a
-// pod becomes slow while a later relist waits for it, its events are delivered when its inspection
-// completes.
+// Rules 2 and 27: Relist waits for the events of all pods that are not stuck. The inspection of pod
+// a becomes slow while a later Relist waits for it. When that inspection completes, the events of
+// pod a are delivered.
 func TestRule2StuckPodIsDeliveredAfterItsRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

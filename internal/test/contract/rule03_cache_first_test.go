@@ -16,7 +16,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 3: when a subscriber receives an event, the cache holds its cause or newer state.
+// Rule 3: when a subscriber receives an event, the cache shows the state that caused the event, or
+// newer state.
 func TestRule3EventComesAfterItsStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -55,8 +56,9 @@ func TestRule3EventComesAfterItsStatus(t *testing.T) {
 	})
 }
 
-// Rules 3 and 6: if the clock stands still, two lists share a time. A superseded status is then
-// stored and published as usual, and makes the pod no fresher than its list.
+// Rules 3 and 6: if the clock stands still, two lists have the same time. The status of a
+// superseded inspection is then stored and published as usual. The pod is only as fresh as the
+// inspection's list.
 func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, cache, clk := plegtest.NewRuntime(), pleg.NewCache(), clocktesting.NewFakeClock(time.Now())
@@ -72,7 +74,7 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		rt.SetContainer("a", "a2", pleg.ContainerStateRunning)
-		heal := rt.Block(plegtest.GetPodStatus, "a") // blocks the inspection after this one
+		heal := rt.Block(plegtest.GetPodStatus, "a") // blocks the next inspection
 		go func() { _ = g.Relist(t.Context()) }()
 		synctest.Wait()
 		minTime := clk.Now()
@@ -95,7 +97,7 @@ func TestRule3SupersededStatusAtOneInstant(t *testing.T) {
 	})
 }
 
-// If a change supersedes a requested inspection at the same clock time, the PodSync is delivered
+// A change supersedes a requested inspection, and the clock stands still. The PodSync is delivered
 // after the next inspection.
 func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +123,8 @@ func TestSupersededReinspectionAtOneInstant(t *testing.T) {
 	})
 }
 
-// A PodSync has the cause and list of its own request, even if it is delivered with a change. The
-// next change causes no PodSync.
+// A PodSync has the cause and the ListedAt of its own inspection, even if a list shows a change
+// before the PodSync is delivered. The change causes no second PodSync.
 func TestPodSyncHasItsOwnCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -154,8 +156,8 @@ func TestPodSyncHasItsOwnCause(t *testing.T) {
 	})
 }
 
-// Rule 3: if an inspection began before RequestReinspect, it does not answer the request, even if
-// it causes a PodSync for a late reason.
+// Rule 3: an inspection that began before RequestReinspect does not answer the request. This also
+// holds if that inspection shows a late reason and so causes a PodSync.
 func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -167,7 +169,7 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 		read(events)
 		n.ExitContainer("a", "a1", 137, "OOMKilled") // the late reason
 		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 800 * time.Millisecond, Times: 1, Stale: true})()
-		time.Sleep(2 * time.Second) // the inspection for late reasons is in flight, and has read the runtime
+		time.Sleep(2 * time.Second) // the inspection for late reasons is in flight
 		n.ResetCalls()
 		if n.InFlight(plegtest.GetPodStatus) != 1 {
 			t.Fatal("no inspection is in flight")
@@ -180,9 +182,9 @@ func TestRule3ReinspectionBesideLateReason(t *testing.T) {
 	})
 }
 
-// Rule 3: the first status settles the end of a container that had died before the start.
-// Meanwhile, another list has confirmed the pod. A later subscriber is sent events with the time of
-// the list for which the status was made.
+// Rule 3: a container had died before the start, and the first status settles its end. During that
+// inspection, another list confirms the pod. The events of a later subscriber have the time of the
+// list for which the status was made.
 func TestRule3SettledEndIsNoNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

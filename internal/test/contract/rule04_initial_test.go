@@ -122,9 +122,9 @@ func TestInitialForSlowSubscribers(t *testing.T) {
 	}
 }
 
-// A pod changes between the first full list and its inspection, and the inspection fails or is
-// late. The events of the first full list are Initial, even for a subscription that begins in
-// between.
+// A pod changes between the first full list and the pod's first inspection, and that inspection
+// fails or is late. The events of the first full list are Initial, even for a subscription that
+// begins after that list.
 func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  plegtest.Fault
@@ -167,7 +167,7 @@ func TestInitialIsWhatTheFirstListShowed(t *testing.T) {
 					got := readNews(ch)
 					for i, l := range got {
 						if strings.HasSuffix(l, "PodSync") {
-							got = got[:i] // the inspection has succeeded again
+							got = got[:i] // the successful inspection sends a PodSync
 							break
 						}
 					}
@@ -210,8 +210,8 @@ func TestInitialBesideBlockedReader(t *testing.T) {
 	}
 }
 
-// If a pod appears after the first full list, its events are not Initial for a subscription that
-// begins during its inspection, because they were not published before.
+// A pod appears after the first full list, and a subscription begins while the pod is inspected.
+// The pod's events are not Initial, because they were not published before the subscription began.
 func TestInitialIsOnlyWhatWasPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -226,8 +226,8 @@ func TestInitialIsOnlyWhatWasPublished(t *testing.T) {
 	})
 }
 
-// The memory for a slow subscriber is bounded by the state at its beginning and the present state,
-// although many containers come and go.
+// Many containers come and go. For a slow subscriber, the generator stores only the state when the
+// subscription began and the present state.
 func TestInitialIsBounded(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -312,13 +312,14 @@ func TestRule4ConfirmedExitIsNews(t *testing.T) {
 	})
 }
 
-// Rule 4: exit events report two deaths in a pod within the first period. For a slow subscriber
-// from before the first list, both deaths are not Initial.
+// Rule 4: exit events report two deaths in a pod within the first period. A slow subscriber
+// subscribed before the first list. For this subscriber too, both deaths are not Initial.
 func TestRule4TwoExitsAreNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
 		defer n.Delay(plegtest.GetPod, "a", 100*time.Millisecond)()
-		// This delay makes the slow subscriber wait at the event of pod 0.
+		// With this delay, the events of pod 0 come first, and the slow subscriber has not read
+		// them yet.
 		defer n.Delay(plegtest.GetPodStatus, "a", time.Millisecond)()
 		n.SetPods(bare("0", plegtest.Running("01")), bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
 		events := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
@@ -337,8 +338,8 @@ func TestRule4TwoExitsAreNews(t *testing.T) {
 	})
 }
 
-// Rule 4: an exit event arrives while the first full list, which shows the container running, is in
-// flight. The death is not Initial, and is counted.
+// Rule 4: an exit event arrives during the first full list, which shows the container running. The
+// death is not Initial, and is counted.
 func TestRule4ExitBesideTheFirstList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

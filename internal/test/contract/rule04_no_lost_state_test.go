@@ -72,7 +72,8 @@ func TestRule4StalledSubscriberIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			most = max(most, n.g.HealthReport().Backlog)
 		}
-		// The backlog may contain the delivered pod, the next pod, and the existing pod.
+		// The backlog contains at most the pod that is being delivered, the next pod, and the
+		// existing pod.
 		if most > 3 {
 			t.Errorf("a backlog of %d pods for a node of one", most)
 		}
@@ -116,7 +117,7 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 		wantMetric(t, reg, "kubelet_pleg_discard_events", 1) // Started, superseded by Died
 		n.RemovePod("a")
 		n.relist()
-		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed of an undelivered pod
+		wantMetric(t, reg, "kubelet_pleg_discard_events", 3) // Died and Removed, undelivered
 		n.RemovePod("first")
 		n.relist()
 		want(t, "first", read(sub), "first Started first-1")
@@ -130,8 +131,8 @@ func TestRule4DiscardedTransitionsAreCounted(t *testing.T) {
 	})
 }
 
-// The first events of a subscription are sorted by UID and contain no earlier PodSync. The channel
-// has the requested capacity.
+// The first events of a subscription are sorted by UID. They contain no PodSync from before the
+// subscription. The channel has the requested capacity.
 func TestRule4StartOfASubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -147,7 +148,7 @@ func TestRule4StartOfASubscription(t *testing.T) {
 		n.g.RequestReinspect("pod-00004")
 		synctest.Wait()
 		heal()
-		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // delivered with a PodSync: the inspection succeeds again
+		n.ExitContainer("pod-00004", "pod-00004-a", 1, "Error") // sent with a PodSync
 		n.g.RequestRelist("pod-00004")
 		synctest.Wait()
 		got := read(n.g.Subscribe(t.Context(), pleg.WithCapacity(100)))
@@ -169,7 +170,7 @@ func TestRule4StartOfASubscription(t *testing.T) {
 	})
 }
 
-// Rule 4: if a stalled subscriber reads again, it is sent the coalesced updates, even if pods came
+// Rule 4: a stalled subscriber that reads again is sent the coalesced updates, even if pods came
 // back or PodSyncs were requested.
 func TestRule4UpdatesAreCoalesced(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -245,13 +246,14 @@ func TestRule4PodComesBack(t *testing.T) {
 	})
 }
 
-// Rule 4: transitions that are only added to an update are not counted as discarded.
+// Rule 4: a transition that is added to a pending update and replaces nothing is not counted as
+// discarded.
 func TestRule4WhatIsOnlyAddedIsNotDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
 		n.SetPods(bare("a", plegtest.Running("a1")), bare("b", plegtest.Running("b1")))
 		n.g.Subscribe(t.Context(), pleg.WithCapacity(1))
-		n.relist() // fills the channel with a; b waits
+		n.relist() // the events of a fill the channel; those of b wait
 		n.SetContainer("a", "a2", pleg.ContainerStateRunning)
 		n.SetContainer("b", "b2", pleg.ContainerStateRunning)
 		n.relist()

@@ -17,7 +17,8 @@ import (
 )
 
 // An event contains its container's status. For dead and removed containers, it is the last status
-// that an inspection returned. Events of sandboxes and PodSyncs have no status.
+// that an inspection returned. Events of sandboxes have no status. A PodSync has a status only if
+// it corrects the end of a container.
 func TestStatusOfAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -73,8 +74,8 @@ func TestStatusThatIsNotStored(t *testing.T) {
 	})
 }
 
-// A crash reporter takes 150 ms for each of 44 deaths, so the containers have left the cache when
-// it reads their events. Every event still contains the container's status.
+// A crash reporter takes 150 ms for each of 44 deaths. When it reads an event, the cache no longer
+// contains the container. Every event still contains the container's status.
 func TestStatusesOf44Deaths(t *testing.T) {
 	const deaths = 44
 	for _, capacity := range []int{-1, 1, 1000} {
@@ -125,8 +126,8 @@ func TestStatusesOf44Deaths(t *testing.T) {
 	}
 }
 
-// In a crash loop, each restart is a new container. For a slow reader, some containers are
-// coalesced, and the restart count shows how many. Each delivered death contains its status.
+// In a crash loop, each restart is a new container. A slow reader is not sent every container, but
+// the restart count shows how many restarts there were. Each delivered death contains its status.
 func TestStatusesOfACrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -215,7 +216,7 @@ func TestStatusesAreCoalesced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				sub := n.g.Subscribe(t.Context(), pleg.WithCapacity(4))
-				// The relist after each pod makes the order of the events known.
+				// A relist after each pod, so that the events of pod 0 come first.
 				n.SetPod(bare("0", plegtest.Running("01"), plegtest.Running("02")))
 				n.relist()
 				n.SetPod(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -241,8 +242,8 @@ func TestStatusesAreCoalesced(t *testing.T) {
 	}
 }
 
-// If the status of an exit is seen after the death was published, it is sent with a PodSync.
-// Subscribers that receive the death later receive it with that status.
+// A death is published before any status shows the exit. When a status shows the exit, a PodSync
+// contains that status. For subscribers that are sent the death later, the death contains it.
 func TestStatusSeenAfterItsEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newOrderlyNode(t)
@@ -275,8 +276,8 @@ func TestStatusSeenAfterItsEvent(t *testing.T) {
 	})
 }
 
-// The memory for statuses is bounded by the existing containers and the containers in unread
-// updates, although many containers come and go.
+// Many containers come and go. Only the statuses of existing containers and of containers in unread
+// updates stay in memory.
 func TestStatusesAreBounded(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the heap")
@@ -310,7 +311,7 @@ func TestStatusesAreBounded(t *testing.T) {
 			_ = g.Relist(t.Context())
 			time.Sleep(time.Second)
 		}
-		time.Sleep(2 * time.Minute) // removed containers are found for one minute
+		time.Sleep(2 * time.Minute) // look-ups find removed containers for one minute
 		_ = g.Relist(t.Context())
 		if grown := heapInUse() - before; grown > 15*size {
 			t.Errorf("%d bytes are held after %d containers with %d", grown, rounds, size)
@@ -358,8 +359,8 @@ func TestExit(t *testing.T) {
 	})
 }
 
-// If the ends of several containers are corrected, a PodSync is sent for each, even to a slow
-// subscriber. A PodSync that corrects no end has no container.
+// If an inspection corrects the ends of several containers, a PodSync is sent for each end, even to
+// a slow subscriber. A PodSync without a corrected end has no container.
 func TestPodSyncOfALateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -367,7 +368,7 @@ func TestPodSyncOfALateReason(t *testing.T) {
 		n.start()
 		sub := n.g.Subscribe(t.Context())
 		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
-		for range 3 { // afterwards, the pump holds the next event
+		for range 3 { // reads the three starts
 			<-slow
 		}
 		for id, code := range map[string]int{"a1": 137, "a2": 1, "a3": 137} {
@@ -405,9 +406,9 @@ func TestPodSyncOfALateReason(t *testing.T) {
 	})
 }
 
-// If the inspection after a death fails, the event of the death shows no end. After an inspection
-// has succeeded, a PodSync shows the end, whether the container was inspected before or not. Other
-// exited containers get no PodSync.
+// If the inspection after a death fails, the event of the death does not show how the container
+// ended. The first successful inspection is followed by a PodSync that shows the end. This holds
+// for new and for inspected containers. There is no PodSync for other exited containers.
 func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
 	for id, status := range map[string]string{"inspected": "running", "new": "without status"} {
 		t.Run(id, func(t *testing.T) {
@@ -434,8 +435,8 @@ func TestPodSyncOfAnEndThatWasNotSent(t *testing.T) {
 	}
 }
 
-// Rule 4: the event of a death contains the container's last status, even if an inspection for an
-// older list returned it before the start was published.
+// Rule 4: the event of a death contains the container's last status. That status may come from an
+// inspection that was superseded before the start was published.
 func TestRule4StatusSeenBySupersededInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

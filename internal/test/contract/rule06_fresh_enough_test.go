@@ -57,8 +57,8 @@ func TestRule6ObservedAfterMinTime(t *testing.T) {
 	}
 }
 
-// A cancelled reader is removed and returns the cause. If its answer was already sent, it returns
-// the answer.
+// A cancelled reader is removed, and its call returns the cause. A read whose answer is in the
+// cache returns the answer, even if its context has ended.
 func TestLookupNewerThan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pleg.NewCache()
@@ -89,7 +89,7 @@ func TestLookupNewerThan(t *testing.T) {
 	})
 }
 
-// A reader is never sent a state from before its minTime, unless that state is still true.
+// A reader is not sent a state from before its minTime, except if the state has not changed since.
 func TestReaderNeverGetsOlderThanMinTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -92,8 +92,8 @@ func TestRule7LastingStatusMismatch(t *testing.T) {
 	}
 }
 
-// Rule 7: a pod changes during each of its inspections, so that every status is newer than its
-// list. The pod is inspected again at each next list, however often this happens.
+// Rule 7: a pod changes during each of its inspections, so every status is newer than its list.
+// After each list, the pod is inspected again, however often this happens.
 func TestRule7PodThatGoesOnChanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -118,7 +118,8 @@ func TestRule7PodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 7: several inspections between two lists do not delay the inspection after the next list.
+// Rule 7: the pod is inspected again after the next list, even if it was inspected several times
+// since the last list.
 func TestRule7InspectionsBetweenLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -138,9 +139,9 @@ func TestRule7InspectionsBetweenLists(t *testing.T) {
 	})
 }
 
-// Rule 7: if a status lacks a listed container, it contradicts the list. The pod is listed and
-// inspected again until both agree. Until then, it is only as fresh as the lists of its
-// inspections.
+// Rule 7: a status that lacks a listed container contradicts the list. The pod is listed and
+// inspected again until the status and the list agree. Until then, newer lists make the pod no
+// fresher; only its inspections do.
 func TestRule7StatusThatLacksAContainer(t *testing.T) {
 	full := &pleg.PodStatus{ID: "a", ContainerStatuses: []*pleg.Status{
 		{ID: pleg.ContainerID{ID: "a1"}, State: pleg.ContainerStateRunning},

@@ -50,8 +50,8 @@ func TestRule8StuckPodIsInspectedAgainSoon(t *testing.T) {
 	}
 }
 
-// Rules 7 and 8: if requests come faster than lists, a pod is still inspected again after an
-// inspection that failed or contradicted its list.
+// Rules 7 and 8: a program requests lists faster than they complete. After an inspection that
+// failed or contradicted its list, the pod is still inspected again.
 func TestRule8RetriesBesideRequests(t *testing.T) {
 	wrong := bare("a", plegtest.Running("a1"), plegtest.Running("a2"))
 	for name, first := range map[string]func() (*pleg.PodStatus, error){
@@ -92,8 +92,8 @@ func TestRule8RetriesBesideRequests(t *testing.T) {
 	}
 }
 
-// Rules 8 and 12: with a long period, a failing pod is inspected every period, with or without
-// GetPod. The deadline of an inspection does not depend on the period.
+// Rules 8 and 12: if the period is long, a pod with failing inspections is inspected once a period,
+// with or without GetPod. The deadline of an inspection does not depend on the period.
 func TestRule8And12LongPeriod(t *testing.T) {
 	asItIs := func(rt *plegtest.Runtime) pleg.Runtime { return rt }
 	for _, c := range []struct {
@@ -144,8 +144,8 @@ func TestRule8And12LongPeriod(t *testing.T) {
 	})
 }
 
-// Rule 8: each success resets the count of failures and the time of the stuck inspection, even if
-// the next inspection begins at once. Each request for a PodSync is answered by its own PodSync.
+// Rule 8: each success resets the number of failures and StuckSince, even if the next inspection
+// begins at once. Each RequestReinspect gets its own PodSync.
 func TestRule8SuccessBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -200,11 +200,11 @@ func TestRule8ErrorBesideLastGoodStatus(t *testing.T) {
 	}
 }
 
-// partly is a runtime that cannot inspect one container. With its error, it returns the status of
-// the other containers.
+// partly is a runtime that cannot inspect one container of a pod. Its GetPodStatus then returns the
+// statuses of the other containers, and an error.
 type partly struct {
 	*plegtest.Runtime
-	broken atomic.Value // the ID of the container that cannot be inspected, a string; empty for none
+	broken atomic.Value // the ID of that container; empty for none
 }
 
 func (p *partly) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {

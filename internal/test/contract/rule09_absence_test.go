@@ -9,9 +9,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// A pod comes back while its earlier inspection is stuck. StuckSince is still the beginning of that
-// inspection, and ListedAt is the list that shows the new pod. If the cancelled inspection returns
-// while the next one is stuck, the pod stays stuck.
+// A pod comes back while its earlier inspection is stuck. StuckSince stays the start of that
+// inspection. ListedAt is the time of the list that shows the new pod. If the earlier inspection
+// returns while the next one is stuck, StuckSince does not change.
 func TestPodComesBackWithItsOwnTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -71,7 +71,7 @@ func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 			if s := <-got; s.ID != "a" || s.Name != "" {
 				t.Errorf("got %v", s)
 			}
-			// In the second round, a newer full list replaces the observation of the pod.
+			// The second round uses a new cache.
 			c.UpdateTime(at(6))
 			c = pleg.NewCache()
 			c.Set("a", status("a", "there"), nil, at(1))

@@ -55,8 +55,8 @@ func TestManyRequestsBesideAList(t *testing.T) {
 	}
 }
 
-// A completed pod list releases exactly one slot, even if it has timed out. A pod list that honours
-// its cancellation ends at its deadline.
+// A pod list releases exactly one slot when it completes, even if it was slow. A pod list that
+// honours cancellation ends at its deadline.
 func TestPodListSlotsAreReleasedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -159,7 +159,7 @@ func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	})
 }
 
-// WithPollingOnly opens no stream and makes no pod list.
+// A generator with WithPollingOnly opens no stream and makes no pod lists.
 func TestPollingOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithPollingOnly())

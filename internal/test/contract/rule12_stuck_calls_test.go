@@ -37,8 +37,8 @@ func TestRule12Deadline(t *testing.T) {
 	})
 }
 
-// Rule 12: if a requested inspection is stuck until its deadline, its PodSync is delivered once,
-// with the change that came meanwhile.
+// Rule 12: a requested inspection is stuck until its deadline, and meanwhile the pod changes. The
+// change and exactly one PodSync are then delivered.
 func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)
@@ -59,8 +59,8 @@ func TestRule12ReinspectionPastItsDeadline(t *testing.T) {
 	})
 }
 
-// Rule 12: except for slow inspections, there are never more inspections at once than workers, and
-// never two for one pod.
+// Rule 12: at most one inspection of a pod runs at a time. Inspections that are not slow are never
+// more than the workers.
 func TestRule12Bounds(t *testing.T) {
 	for _, workers := range []int{1, 3, 8} {
 		synctest.Test(t, func(t *testing.T) {
@@ -89,9 +89,8 @@ func TestRule12Bounds(t *testing.T) {
 	}
 }
 
-// Rule 12: if the runtime is stuck, at most 64 slow inspections release their worker. Neither
-// Relist nor the PodSync of another pod waits for the other inspections. When the runtime answers
-// again, all pods are inspected.
+// Rule 12: all inspections are stuck. At most 64 of them release their workers, and Relist does not
+// wait for the others. When the runtime answers again, all pods are inspected.
 func TestRule12SlowInspectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

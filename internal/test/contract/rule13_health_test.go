@@ -71,8 +71,8 @@ func TestRule13cNoPodCanBeInspected(t *testing.T) {
 	}
 }
 
-// Rule 13: one bad pod never makes a node unhealthy. If there are other pods, they are inspected as
-// canaries. If there are none, one pod alone is not enough evidence.
+// Rule 13: one bad pod never makes a node unhealthy. While one pod is stuck, the other pods are
+// inspected as canaries. Without other pods, one pod is not enough evidence.
 func TestRule13OneBadPodAlone(t *testing.T) {
 	for _, others := range []int{0, 1, 9} {
 		for _, ignoresCancel := range []bool{false, true} {
@@ -130,7 +130,8 @@ func TestRule13HasNoSideEffects(t *testing.T) {
 	})
 }
 
-// If the runtime reports its own calls, the health report names the runtime's call.
+// If the runtime reports its calls in flight, the error names the runtime's call, not the
+// generator's.
 func TestReportNamesTheRuntimesCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -191,8 +192,8 @@ func TestRule13cTwoPodsThatHang(t *testing.T) {
 	})
 }
 
-// If there are several calls for a pod, the report names the oldest. It also contains the last
-// error from before the pod became stuck.
+// If several calls for a pod are in flight, the error names the oldest call. The report also
+// contains the pod's last error, even if that error came before the stuck call.
 func TestReportNamesTheOldestCallAndTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now()
@@ -240,7 +241,8 @@ func TestReasonIsFitToRead(t *testing.T) {
 	})
 }
 
-// Rule 13: while a pod is stuck, healthy pods are inspected in turn. Otherwise, they are not.
+// Rule 13: while a pod is stuck, healthy pods are inspected in turn. While no pod is stuck,
+// unchanged pods are not inspected.
 func TestRule13Canaries(t *testing.T) {
 	canaries := func(n *node, uid types.UID, d time.Duration) int {
 		before := n.PodCalls(plegtest.GetPodStatus, uid)

@@ -213,8 +213,8 @@ func TestRule14BadPodList(t *testing.T) {
 	}
 }
 
-// Rule 14: a call counts as failed if the runtime panics or ends its goroutine. It has no other
-// effect.
+// Rule 14: if the runtime panics or ends the goroutine of a call, the call counts as failed.
+// Nothing else happens.
 func TestRule14RuntimePanics(t *testing.T) {
 	for name, misbehave := range map[string]func(){
 		"panics":             func() { panic("nil map") },
@@ -386,7 +386,7 @@ func TestRule14NilItemsLeaveTheOthers(t *testing.T) {
 	})
 }
 
-// Random bad data in lists, statuses and exit events has no other effect than being counted.
+// Random bad data in lists, statuses and exit events is counted, and has no other effect.
 func TestExitHistoriesWithBadData(t *testing.T) {
 	randtest.Check(t, 300, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) {
@@ -524,8 +524,8 @@ func TestExitHistoriesWithBadData(t *testing.T) {
 	})
 }
 
-// Rule 14: a list repeats the same pointer to a pod with a nil container, and an exit event arrives
-// in between. The death is delivered.
+// Rule 14: every list contains the same pointer to a pod with a nil container. An exit event
+// arrives between two lists. The death is delivered.
 func TestRule14BadDataBesideExitEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := bare("a", nil, plegtest.Running("a1"))
@@ -582,7 +582,8 @@ func TestRule14ErrorThatPanicsWhenUnwrapped(t *testing.T) {
 	})
 }
 
-// Rule 14: if a status repeats a container, it is corrected and counted, and the pod stays fresh.
+// Rule 14: if a status contains a container twice, the second one is removed and counted. The pod
+// stays fresh.
 func TestRule14RepeatedContainerInAStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

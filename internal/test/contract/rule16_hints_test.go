@@ -17,8 +17,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 16: a hint makes no state fresher; only its pod list does. For a pod that does not exist,
-// there is exactly one follow-up list.
+// Rule 16: a hint does not make a state fresher. The pod list for the hint does. If the hint's pod
+// does not exist, there is exactly one follow-up list.
 func TestRule16HintMakesNothingFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -46,7 +46,7 @@ func TestRule16HintMakesNothingFresh(t *testing.T) {
 	})
 }
 
-// Rule 16: the reader of the stream never blocks its sender, even while every call is stuck.
+// Rule 16: the generator never blocks the sender of events, even while every call is stuck.
 func TestRule16SenderIsNeverHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, func(rt *plegtest.Runtime) pleg.Runtime { return &flood{Runtime: rt, events: 50000} })
@@ -154,9 +154,9 @@ func TestRule16TooManyHints(t *testing.T) {
 	})
 }
 
-// Rule 16: if a hint arrives before the list shows the change, the change is not missed, whatever
-// the result of the pod list. One more list follows after a twentieth of the period, long before
-// the next full list.
+// Rule 16: a hint arrives before the runtime's lists show the change. The change is not missed,
+// whatever the pod list for the hint shows. One more list follows after a twentieth of the period,
+// long before the next full list.
 func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	sandboxGoes := func(n *node, count int) {
 		for i := range count {
@@ -225,8 +225,8 @@ func TestRule16HintAheadWhilePeriodIsLong(t *testing.T) {
 	}
 }
 
-// There are more hinted pods than can be kept, full lists fail, and none of the hinted pods can be
-// listed. Changes of known pods are still reported.
+// Full lists fail. Hints arrive for very many pods that cannot be listed, and then for a known pod.
+// The change of the known pod is still reported.
 func TestKnownPodBesideTooManyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		hints int  // before the hint of the known pod
@@ -279,10 +279,10 @@ func TestKnownPodBesideTooManyHints(t *testing.T) {
 	}
 }
 
-// odd is an event source that sends too many events, at the wrong time.
+// odd is an event source that reports its connection too often, and sends events at the wrong time.
 type odd struct {
 	*plegtest.Runtime
-	late    bool // true if it sends nothing before it is stopped
+	late    bool // true if it is silent until the test stops it
 	stopped chan struct{}
 }
 

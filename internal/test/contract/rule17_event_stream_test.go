@@ -203,8 +203,8 @@ func TestRule17Deadline(t *testing.T) {
 	}
 }
 
-// Rule 17: if a source ignores its deadline, it costs one goroutine, and the report shows the
-// state.
+// Rule 17: a source that ignores the deadline of its stream costs one goroutine. The report shows
+// the stream as broken.
 func TestRule17DeadlineIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)

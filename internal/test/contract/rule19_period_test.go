@@ -49,8 +49,8 @@ func TestRule19FullListsComeEveryPeriod(t *testing.T) {
 	})
 }
 
-// Full lists are made every period. If a list takes longer than a period, the next list begins a
-// period after its end.
+// Full lists are made every period. If a list takes longer than a period, the next list begins one
+// period after the end of the long list.
 func TestPeriod(t *testing.T) {
 	for _, c := range []struct {
 		takes time.Duration
@@ -69,8 +69,8 @@ func TestPeriod(t *testing.T) {
 	}
 }
 
-// Rule 19: after Start, full lists are made every period, even if an earlier Relist is still
-// running and runs the loop.
+// Rule 19: after Start, full lists are made every period, even while a Relist from before Start
+// still waits.
 func TestStartBesideRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

@@ -16,7 +16,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 20: only a status shows an exit, because all lists are blocked. The death is delivered.
+// Rule 20: all lists are blocked, so only a status can show an exit. The death is delivered.
 func TestRule20StatusAheadOfTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -58,9 +58,9 @@ func TestRule20StatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// Rule 20: an exit is final until a status shows a later start. To find that start, the pod is
-// inspected, because no list shows that a container exited and was started again under its ID
-// between two lists.
+// Rule 20: an exit is final until a status shows a later start. The generator inspects the pod to
+// look for that start. Lists cannot show that a container exited and started again between two
+// lists.
 func TestRule20StartedAgainBehindTheLists(t *testing.T) {
 	for name, sendExit := range map[string]bool{"by an exit event": true, "by a status": false} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestRule20EndOfAnEarlierLife(t *testing.T) {
 }
 
 // Rule 20: a container exits before any list shows it, and is started again under its ID. The
-// runtime is not called again and again without a pause.
+// generator makes at most one list and one inspection of the pod per second.
 func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)
@@ -156,9 +156,9 @@ func TestRule20StartedAgainBeforeItsList(t *testing.T) {
 	})
 }
 
-// Rule 20: a container is started again under its ID within a second of its end. If an exit event
-// of the earlier life arrives now, for the first or second time, it is no death. The end of the new
-// life is a death. Each life is counted once.
+// Rule 20: a container is started again under its ID within a second of its end. Then an exit event
+// of the earlier life arrives, for the first or second time. This event is no death. The end of the
+// new life is a death. Each life is counted once.
 func TestRule20LateExitOfAShortPause(t *testing.T) {
 	for name, twice := range map[string]bool{"late": false, "twice": true} {
 		t.Run(name, func(t *testing.T) {
@@ -195,8 +195,8 @@ func TestRule20LateExitOfAShortPause(t *testing.T) {
 }
 
 // Rule 20: a container is started again under its ID before any inspection shows the end of its
-// earlier life. A late exit event, or an inspection that began before, shows that end. It is no
-// death of the new life.
+// earlier life. A late exit event, or an inspection from before the new start, then shows that end.
+// The new life does not end.
 func TestRule20EndThatWasNotSeen(t *testing.T) {
 	for name, stale := range map[string]bool{"an exit event": false, "an inspection": true} {
 		t.Run(name, func(t *testing.T) {
@@ -302,9 +302,10 @@ func TestRule20StartStampedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Rule 20: an inspection shows a container exited before any list has shown it. A list that began
-// earlier shows the container running, and the next list no longer shows it. Its death and removal
-// contain the status of the inspection, even if another inspection has shown it gone before.
+// Rule 20: an inspection shows an exited container that no list has shown. A list that began
+// earlier shows the container running, and the next list no longer shows it. The events Died and
+// Removed contain the status of that inspection, even if a second inspection no longer shows the
+// container.
 func TestRule20ExitSeenBeforeAnyList(t *testing.T) {
 	for name, inspections := range map[string]int{"one inspection": 1, "two inspections": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -360,7 +361,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 			_ = g.Relist(t.Context())
 		}
 	}
-	inspect(500) // look-ups keep 10,000 of the removed containers
+	inspect(500) // look-ups now keep the newest 20,000 removed containers
 	before := heapInUse()
 	inspect(500)
 	if grown := heapInUse() - before; grown > 1<<20 {
@@ -368,8 +369,8 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 	}
 }
 
-// Rule 20: if only statuses show a life, its end is unknown. It does not receive the exit code of
-// the earlier life.
+// Rule 20: only statuses show the second life of a container, and its end is unknown. The second
+// life does not get the exit code of the first.
 func TestRule20UnknownEndOfAnotherLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -413,8 +414,9 @@ func TestRule20LateExitOfALifeThatOnlyAStatusShowed(t *testing.T) {
 	})
 }
 
-// Rule 20: after an exit event, a status that shows the container running is corrected to the exit.
-// It then agrees with a list that shows the exit, and the pod becomes fresher.
+// Rule 20: after an exit event, a status shows the container running. The generator changes that
+// status to show the exit. The status then agrees with a list that shows the exit, and the pod
+// becomes fresher.
 func TestRule20CorrectedStatusAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := watch(t, bare("a", plegtest.Running("a1")))
@@ -437,7 +439,7 @@ func TestRule20CorrectedStatusAgrees(t *testing.T) {
 	})
 }
 
-// Rule 20: after a restart, the runtime has read old state: list and status show an exited
+// Rule 20: a runtime restarts and loads old state. Its lists and statuses then show an exited
 // container running again, with the same start time. The exit stays final.
 func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 	for name, settled := range map[string]time.Duration{"settled": 10 * time.Second, "not yet settled": time.Second} {
@@ -473,9 +475,9 @@ func TestRule20RunningAgainSinceTheSameStart(t *testing.T) {
 	}
 }
 
-// Rule 20: a container exited before its first inspection, and no list showed the exit. It is
-// started again under its ID more than ten seconds later. After its end is settled, it is delivered
-// as running.
+// Rule 20: a container exited before its first inspection, and no list showed the exit. More than
+// ten seconds later, the container is started again under its ID. When the end of the earlier life
+// is settled, the cache shows the container running.
 func TestRule20StartedAgainBeforeAnyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)

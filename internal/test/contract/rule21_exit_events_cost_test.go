@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// podCost returns the CPU time for changes of a pod with the given containers, the lowest of
-// several attempts.
+// podCost returns the CPU time of the changes that the function happens makes in a pod with the
+// given containers. The result is the lowest of several attempts.
 func podCost(t *testing.T, containers []*pleg.Container, happens func(rt *plegtest.Runtime, g *pleg.GenericPLEG),
 ) (least time.Duration) {
 	t.Helper()

@@ -18,9 +18,9 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 21: an exit event is delivered at once, with a status made from the last status. The
-// runtime's own status replaces it, and a PodSync follows if they differ. The rest of the pod
-// becomes no fresher.
+// Rule 21: an exit event is delivered at once, with a status made from the container's last status.
+// The runtime's own status later replaces this status. If the two differ, a PodSync follows. The
+// rest of the pod becomes no fresher.
 func TestRule21ExitEvent(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int
@@ -91,8 +91,9 @@ func TestRule21ExitOfASandbox(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event arrives after a list no longer shows the container, and before the pod's
-// inspection. The death and the removal contain the exit, and the death is counted by its reason.
+// Rule 21: a list no longer shows a container. An exit event then arrives, before the pod is
+// inspected. The events Died and Removed contain the exit code, and the death is counted by its
+// reason.
 func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
@@ -108,8 +109,9 @@ func TestRule21ExitOfAContainerThatIsGone(t *testing.T) {
 	})
 }
 
-// Rule 21: there are more exit events than one step can take. For each of the others, its pod is
-// listed, or all pods if the event names no pod. These deaths are delivered before the next period.
+// Rule 21: one step cannot take all exit events. For each event that is not taken, the generator
+// lists the event's pod, or all pods if the event names none. These deaths are delivered before the
+// next period.
 func TestRule21ManyExitsInOneStep(t *testing.T) {
 	const pods, taken = 20, 10_000
 	for name, named := range map[string]bool{"with their pods": true, "without pods": false} {
@@ -189,9 +191,9 @@ func (s storming) WatchContainerExits(ctx context.Context, connected func(), obs
 	}
 }
 
-// exitsCost returns the time for exit events on a node with the given number of pods: many for
-// unknown containers, and one in the first pod. It is the lowest of several attempts, without
-// garbage collection.
+// exitsCost returns the time that many exit events take on a node with the given number of pods.
+// One exit is of a known container, the others are of unknown ones. The result is the lowest of
+// several attempts, without garbage collection.
 func exitsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	const unknown = 1000
@@ -262,8 +264,8 @@ func TestRule21ClockSetBack(t *testing.T) {
 }
 
 // Rule 21: an exit event arrives before any list shows its container. The runtime's own status of
-// the exit then replaces the event's status, and stays when another list shows the container
-// running.
+// the exit then replaces the event's status. It is not replaced when another list shows the
+// container running.
 func TestRule21RuntimesStatusStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, bare("a", plegtest.Running("a1")))
@@ -293,8 +295,9 @@ func TestRule21RuntimesStatusStays(t *testing.T) {
 	})
 }
 
-// Rule 21: the status of an exit event contains the fields of the list. After an inspection, it
-// contains all fields of the runtime's status, even though that status does not show the exit.
+// Rule 21: the generator makes a status from an exit event and the listed fields. After an
+// inspection, it uses all fields of the runtime's status, even if that status shows the container
+// running.
 func TestRule21StatusMadeOfTheRuntimes(t *testing.T) {
 	for name, started := range map[string]time.Time{"gone before it is inspected": {}, "inspected": time.Unix(7, 0)} {
 		t.Run(name, func(t *testing.T) {
@@ -360,8 +363,8 @@ func TestRule21MessageOfAnExit(t *testing.T) {
 	})
 }
 
-// Rule 21: if the runtime does not confirm an exit within a period, the report and a metric show it
-// until it is confirmed.
+// Rule 21: the runtime does not confirm an exit within a period. The health report contains the
+// exit until the confirmation.
 func TestRule21UnconfirmedExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t, plegtest.NewPod("a", plegtest.Running("a1")))
@@ -451,7 +454,7 @@ func TestRule21UnknownEndKeepsTheRuntimesFields(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event corrects an unknown end, although the runtime noticed that end later.
+// Rule 21: an exit event replaces an unknown end, although FinishedAt of the unknown end is later.
 func TestRule21ExitEventAfterAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -469,7 +472,7 @@ func TestRule21ExitEventAfterAnUnknownEnd(t *testing.T) {
 	})
 }
 
-// Rule 21: an exit event that arrived before a list showed the container also corrects an unknown
+// Rule 21: an exit event arrives before any list shows its container. It also replaces an unknown
 // end.
 func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -490,8 +493,8 @@ func TestRule21ExitEventBeforeTheListAndAnUnknownEnd(t *testing.T) {
 	})
 }
 
-// Rule 21: an unknown end applies to one life only. After the container is started again, its
-// status shows no end, even if the next inspection fails.
+// Rule 21: a container with an unknown end is started again. The status of the new life is not an
+// unknown end, even if the next inspection fails.
 func TestRule21StartAfterAnUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -546,8 +549,8 @@ func TestRule21ExitOfAPodDeletedFromTheCache(t *testing.T) {
 	})
 }
 
-// Rule 21: while inspections fail, the cache lists the exit of a container's successor before the
-// exit of the container.
+// Rule 21: a container and its successor have exited, and inspections fail. In the cached status,
+// the successor comes first.
 func TestRule21ExitOfASuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := func(c *pleg.Container) *pleg.Container {
@@ -586,8 +589,8 @@ func TestRule21ExitOfNoContainer(t *testing.T) {
 	})
 }
 
-// Rule 21: the exit of an unknown container is forgotten after a while, even if every full list is
-// dropped for another pod.
+// Rule 21: the generator forgets the exit of an unknown container after a while. This also holds if
+// it drops every full list because of pod lists of another pod.
 func TestRule21EarlyExitWhileFullListsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, listing)

@@ -14,8 +14,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Rule 22: if the runtime reports another reason late, a PodSync follows. Otherwise, there is no
-// PodSync.
+// Rule 22: if the runtime changes the reason after the death, a PodSync follows. Otherwise, there
+// is no PodSync.
 func TestRule22LateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events := watch(t,
@@ -39,7 +39,8 @@ func TestRule22LateReason(t *testing.T) {
 	})
 }
 
-// Rule 22: a slow inspection settles an end. Another inspection still looks for a late reason.
+// Rule 22: a slow inspection settles an end, although it has not returned. The generator still
+// makes another inspection to look for a late reason.
 func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -58,8 +59,8 @@ func TestRule22LateReasonBesideASlowInspection(t *testing.T) {
 	})
 }
 
-// Rule 22: the end of a container is settled even if stuck pods hold the workers that its pod waits
-// for.
+// Rule 22: the end of a container is settled even if its pod is not inspected, because stuck pods
+// keep all workers.
 func TestRule22EndBesideManyStuckPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -70,7 +71,7 @@ func TestRule22EndBesideManyStuckPods(t *testing.T) {
 		h.Want = func(p *pleg.Pod) bool { return p.ID == "z" }
 		go func() { _ = n.g.Handle(t.Context(), h) }()
 		synctest.Wait()
-		for i := range 80 { // 64 slow inspections release their worker, 8 others keep it
+		for i := range 80 { // 64 slow inspections release their workers; 8 others do not
 			uid := types.UID(fmt.Sprintf("p%02d", i))
 			defer n.BlockIgnoringCancel(plegtest.GetPodStatus, uid)()
 			n.SetPod(bare(uid, plegtest.Running(string(uid)+"-1")))
@@ -115,9 +116,9 @@ func TestRule22EndsOfAPodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// Rule 22: an inspection shows a late reason together with another exit of the pod. Its status is
-// too old for the cache. Subscribers are still sent the reason. In the end, the cache contains the
-// same reason.
+// Rule 22: one inspection shows a late reason, and the exit of another container. The status of
+// this inspection is too old for the cache. Subscribers are still sent the late reason, and in the
+// end the cache contains it too.
 func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -126,12 +127,12 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 		n.start()
 		time.Sleep(300 * time.Millisecond)
 		n.ExitContainer("a", "a1", 137, "Error")
-		time.Sleep(4 * time.Second) // the inspection of rule 22 has found no new reason
+		time.Sleep(4 * time.Second) // the inspection that looks for a late reason has found none
 		read(events)
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
 		n.g.RequestReinspect("a")
 		time.Sleep(50 * time.Millisecond)
-		n.g.RequestRelist("a") // shows no change, so the pod is fresher than the inspection
+		n.g.RequestRelist("a") // shows no change, so the cache is fresher than the inspection
 		time.Sleep(50 * time.Millisecond)
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a") // shows a change, which supersedes the inspection
@@ -154,8 +155,8 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 	})
 }
 
-// Rule 22: the runtime's status shows an exit seconds after its exit event, and its reason even
-// later. The reason is still delivered.
+// Rule 22: the runtime's status shows an exit only seconds after the exit event, and shows the
+// reason even later. The reason is still delivered.
 func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -172,8 +173,8 @@ func TestRule22LateReasonOfALateConfirmation(t *testing.T) {
 	})
 }
 
-// Rule 22: the end was settled before the runtime confirms the exit or answers an inspection. Half
-// a second later, the runtime corrects the reason. In the end, the cache and the subscribers have
+// Rule 22: an end is settled before the runtime confirms the exit or answers an inspection. After
+// the confirmation, the runtime changes the reason. In the end, the cache and the subscribers have
 // the new reason.
 func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 	for name, fault := range map[string]*plegtest.Fault{
@@ -209,9 +210,9 @@ func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 	}
 }
 
-// Rule 22: the first full list shows containers exited. Their first good status settles their ends.
-// Without a good status, they are settled after ten seconds. They stay Initial, are not counted,
-// and may be delivered after OnSynced.
+// Rule 22: the first full list shows a container exited. The pod's first good status settles the
+// container's end. Without a good status, the end is settled after ten seconds. The end stays
+// Initial, is not counted, and may be delivered after OnSynced.
 func TestRule22EndsOfTheFirstList(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails time.Duration
@@ -254,8 +255,8 @@ func TestRule22EndsOfTheFirstList(t *testing.T) {
 	}
 }
 
-// Rule 22: if only a status showed the exit, the settled end does not have CauseExit, even if the
-// settling inspection is slow.
+// Rule 22: no exit event reports an exit. The cause of the settled end is then not CauseExit, even
+// if the inspection that settles the end is slow.
 func TestRule22CauseOfASettledEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling)

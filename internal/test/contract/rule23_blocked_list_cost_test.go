@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// roundsCost returns the time per inspection of a round while a list is stuck, on a node with the
-// given number of pods. It is the lowest of several attempts.
+// roundsCost returns the CPU time per inspection while a list is stuck, on a node with the given
+// number of pods. The result is the lowest of several attempts.
 func roundsCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	for range 3 {

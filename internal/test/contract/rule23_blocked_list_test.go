@@ -75,8 +75,9 @@ func TestRule23StuckListBesideStuckPod(t *testing.T) {
 	})
 }
 
-// Rule 23: while a list is stuck, each pod is inspected at most every other period, by half of the
-// workers. If the runtime answers no call, only some pods are inspected.
+// Rule 23: while a list is stuck, each pod is inspected at most once in two periods. These
+// inspections use at most half of the workers. If the runtime answers no call, only some pods are
+// inspected.
 func TestRule23InspectionsBesideStuckList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pods = 100
@@ -127,8 +128,8 @@ func TestRule23SlowLists(t *testing.T) {
 	})
 }
 
-// Rule 23: while many pods are stuck, rounds leave workers free for requested inspections. They
-// also do not use up the number of slow inspections that may release a worker.
+// Rule 23: many pods are stuck. The inspections of a round leave workers free for requested
+// inspections. They also do not use up the 64 slow inspections that release a worker.
 func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -158,8 +159,8 @@ func TestRule23RoundsLeaveWorkers(t *testing.T) {
 	})
 }
 
-// Rule 23: as many pods are stuck as there are workers, and they come first by UID. The other pods
-// are still inspected.
+// Rule 23: the number of stuck pods equals the number of workers, and their UIDs come first. The
+// other pods are still inspected.
 func TestRule23StuckPodsComeFirst(t *testing.T) {
 	for _, workers := range []int{1, 2, pleg.DefaultInspectionWorkers} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
@@ -189,8 +190,8 @@ func TestRule23StuckPodsComeFirst(t *testing.T) {
 	}
 }
 
-// Rule 23: as many pods as there are workers were stuck before the list became stuck. The other
-// pods are still inspected.
+// Rule 23: there are eight workers, and seven or eight pods were stuck before the list became
+// stuck. The other pods are still inspected.
 func TestRule23BesideManyStuckPods(t *testing.T) {
 	for _, stuck := range []int{pleg.DefaultInspectionWorkers - 1, pleg.DefaultInspectionWorkers} {
 		t.Run(fmt.Sprintf("stuck=%d", stuck), func(t *testing.T) {

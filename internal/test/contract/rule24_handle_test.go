@@ -20,8 +20,8 @@ type handled struct {
 	over  bool
 }
 
-// handler returns a handler that records every call. If then is not nil, it is called with each
-// line.
+// handler returns a handler that records a line for every call. It also calls the function then
+// with each line, unless then is nil.
 func (h *handled) handler(then func(string)) pleg.Handler {
 	note := func(line string) {
 		h.lines = append(h.lines, line)
@@ -37,7 +37,7 @@ func (h *handled) handler(then func(string)) pleg.Handler {
 	}
 }
 
-// handle calls Handle for a node in a goroutine.
+// handle starts a goroutine that calls Handle for the node.
 func (n *node) handle(ctx context.Context, then func(string), opts ...pleg.SubscribeOption) *handled {
 	h := &handled{}
 	go func() {
@@ -48,7 +48,7 @@ func (n *node) handle(ctx context.Context, then func(string), opts ...pleg.Subsc
 	return h
 }
 
-// want compares the calls since the last want with the expected lines.
+// want compares the calls since the last call of want with the expected lines.
 func (h *handled) want(t *testing.T, what string, lines ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -121,8 +121,8 @@ func TestHandleIsCoalesced(t *testing.T) {
 	})
 }
 
-// Handle ends with its context and returns the cause. At Stop, it returns nil. It may be called
-// before Start, after Stop, and twice at once.
+// If the context of Handle ends, Handle returns the cause. If Stop is called, Handle returns nil.
+// Handle may be called before Start, after Stop, and twice at once.
 func TestHandleEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -158,8 +158,8 @@ func TestHandleEnds(t *testing.T) {
 	})
 }
 
-// The functions may use the generator. After a function ends the subscription, no function is
-// called.
+// A handler's functions may use the generator. When one of them has ended the subscription, no more
+// functions are called.
 func TestHandlerUsesTheGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -391,8 +391,8 @@ func TestHandleShortContainer(t *testing.T) {
 	})
 }
 
-// Handle: OnContainerEnded is called once for a container, with the reason that the runtime reports
-// late.
+// Handle: OnContainerEnded is called once for a container. If the runtime changes the reason after
+// the death, the call has the new reason.
 func TestHandleEndWithItsLateReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, want := followed(t,
@@ -492,8 +492,8 @@ func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {
 	})
 }
 
-// Handle: if the first full list shows a container exited, its OnContainerEnded is Initial, even if
-// it is removed before its pod is inspected.
+// Handle: the first full list shows a container exited. The call of OnContainerEnded is Initial,
+// even if the container is removed before its pod is inspected.
 func TestHandleInitialEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, pleg.WithInspectionWorkers(1))

@@ -19,7 +19,7 @@ func TestHasSynced(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault   plegtest.Fault
 		after   time.Duration
-		failing int // pods in the report at that time
+		failing int // the number of pods in FailingPods when the generator has synced
 	}{
 		"all are inspected": {after: 0},
 		"one takes a while": {fault: plegtest.Fault{Delay: 300 * time.Millisecond}, after: 300 * time.Millisecond},
@@ -69,8 +69,8 @@ func TestHasSyncedWithoutPods(t *testing.T) {
 	})
 }
 
-// If a caller's context ends before the sync, the error names the calls for which WaitForSync
-// waited.
+// If a caller's context ends before the generator has synced, the error of WaitForSync says what is
+// missing, such as a stuck call.
 func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	for name, c := range map[string]struct {
 		start bool
@@ -110,7 +110,7 @@ func TestWaitForSyncSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
-// lastMoment is a context that has ended. Its method Done calls happens before it returns.
+// lastMoment is a context that has ended. Its Done method first calls the function happens.
 type lastMoment struct {
 	context.Context
 	happens func()
@@ -204,7 +204,8 @@ func TestHandleSyncedBesideChurn(t *testing.T) {
 	}
 }
 
-// If the generator was stopped before the pods were inspected, the error of WaitForSync says so.
+// If the generator was stopped before the pods were inspected, the error of WaitForSync says that
+// the generator is not running.
 func TestWaitForSyncAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

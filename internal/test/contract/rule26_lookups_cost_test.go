@@ -15,8 +15,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// sharedAddressCost returns the time per pod to remove pods with one shared address and to look
-// some of them up. It is the lowest of several attempts, without garbage collection.
+// sharedAddressCost returns the CPU time per pod when pods with one shared address are removed, and
+// that address is looked up. The result is the lower of two attempts, without garbage collection.
 func sharedAddressCost(t *testing.T, pods int) (least time.Duration) {
 	t.Helper()
 	runtime.GC()

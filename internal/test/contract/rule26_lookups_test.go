@@ -51,8 +51,8 @@ func TestLookup(t *testing.T) {
 	look("gone", "exists=false a 0 err=<nil>")
 }
 
-// With a generator, Lookup finds a pod after a list has shown it, and no longer finds it after its
-// last event was delivered.
+// With a generator, Lookup finds a pod after a list has shown the pod, until the pod's last event
+// is delivered.
 func TestLookupWithGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -124,7 +124,7 @@ func TestLookups(t *testing.T) {
 	want(t, "by no IP", uidsOf(c.ByIP("")...))
 	want(t, "by what is no IP", uidsOf(c.ByIP("no address")...), "bad")
 
-	// The old pod is replaced under its name, and is then deleted.
+	// Pod "old" loses its address and gets a newer sandbox; later, it is deleted.
 	c.Set("old", lookupStatus("old", "cart-0", 30, []string{"c6"}, nil), nil, at(2))
 	want(t, "by name again", uidsOf(c.ByName("shop", "cart-0")...), "old", "new")
 	want(t, "by IP again", uidsOf(c.ByIP("10.0.0.1")...), "new")
@@ -298,7 +298,7 @@ func TestLookupsBesideWriter(t *testing.T) {
 	wg.Wait()
 }
 
-// If a status does not change how its pod is found, Set allocates no memory.
+// Set allocates no memory if the pod has the same IDs, name and addresses as before.
 func TestSetOfTheSameAllocatesNothing(t *testing.T) {
 	c := pleg.NewCache()
 	s := lookupStatus("a", "web", 1, []string{"c1"}, []string{"10.0.0.1"})
@@ -307,7 +307,8 @@ func TestSetOfTheSameAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Removed pods and containers are found for one minute. GoneAt is when they were found gone.
+// Look-ups find removed pods and containers for one minute. GoneAt is the time of the first list
+// without them.
 func TestLookupsOfWhatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -384,7 +385,7 @@ func TestLookupsOfWhatIsGoneAreBounded(t *testing.T) {
 				found++
 			}
 		}
-		if found == 0 || found > 10_000 { // each pod also has a name and a short container ID
+		if found == 0 || found > 10_000 { // each pod had two keys: a name and an ID
 			t.Errorf("%d of %d containers are found", found, pods)
 		}
 	})
@@ -411,8 +412,8 @@ func TestLookupAmongIDsThatBeginAlike(t *testing.T) {
 	}
 }
 
-// The first 12 or more characters of an ID find a container, if no other container's ID begins with
-// them.
+// The first 12 or more characters of an ID find a container, unless another container's ID begins
+// with the same characters.
 func TestLookupByTheBeginningOfAnID(t *testing.T) {
 	const one, another = "3f2a5d7c9b1e0001", "3f2a5d7c9b1e0002"
 	cache := pleg.NewCache()
@@ -441,7 +442,8 @@ func TestLookupByTheBeginningOfAnID(t *testing.T) {
 	}
 }
 
-// Each key of a removed pod takes only one place, so all 9,000 keys of these 4,500 pods are kept.
+// Each of these 4,500 pods loses two keys, its name and its container ID. The cache counts each key
+// once and so keeps all 9,000 keys.
 func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -516,8 +518,8 @@ func TestRule26LookupOfAContainerThatWasNeverInspected(t *testing.T) {
 	})
 }
 
-// Rule 26: an ended pod keeps its address. It comes after the pod that uses the address now,
-// whichever is newer.
+// Rule 26: a pod that has ended keeps its address. In the result of ByIP, the pod that uses the
+// address now comes first, even if it is older.
 func TestRule26PodWithAReadySandboxComesFirst(t *testing.T) {
 	cache := pleg.NewCache()
 	owner := lookupStatus("owner", "owner", 1, nil, []string{"10.0.0.1"})

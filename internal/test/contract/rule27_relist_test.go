@@ -89,7 +89,7 @@ func TestRelistAllAtOnce(t *testing.T) {
 	})
 }
 
-// If Stop interrupts a Relist, it continues and completes.
+// If Stop interrupts a Relist, the Relist continues and completes.
 func TestRelistAcrossStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -112,8 +112,8 @@ func TestRelistAcrossStop(t *testing.T) {
 	})
 }
 
-// Start relists at once, whenever the last relist was made. After Stop, Relist makes only one
-// relist, however long it takes.
+// Start makes a list at once, even right after another list. A Relist after Stop makes only one
+// list, even if its inspections take longer than a period.
 func TestRelistBesideThePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodeOf(t, polling, pleg.WithInspectionWorkers(1))
@@ -138,8 +138,8 @@ func TestRelistBesideThePeriod(t *testing.T) {
 	})
 }
 
-// Relist waits for the inspection of the state that its list showed, not only for an earlier
-// inspection in flight. It does not wait for inspections that are requested later.
+// Relist waits until the state in its list is inspected. An earlier inspection in flight is not
+// enough. Relist does not wait for inspections that are requested later.
 func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -155,8 +155,8 @@ func TestRelistWaitsForTheRightInspection(t *testing.T) {
 	})
 }
 
-// If the context of Relist has ended, its request is not kept, however often Relist is called while
-// the generator is stopped.
+// Calls of Relist whose context has ended leave nothing in memory, even if the generator is
+// stopped.
 func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	n := newNode(t)
 	ended, cancel := context.WithCancel(t.Context())
@@ -179,7 +179,7 @@ func TestRelistThatHasEndedIsNotKept(t *testing.T) {
 	}
 }
 
-// Relist returns the error of the list. If its context ends, it returns the cause.
+// Relist returns the error of the list. If the context of Relist ends, it returns the cause.
 func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -211,8 +211,8 @@ func TestRelistSaysWhetherItSucceeded(t *testing.T) {
 	})
 }
 
-// Relist waits for a stuck pod until its inspection is slow. It does not wait for a pod that was
-// observed and is inspected again because of a later change.
+// Relist waits for a stuck inspection only until it is slow. If a pod was observed and changes
+// again, Relist does not wait for its next inspection.
 func TestRelistWaitsForNoObservedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

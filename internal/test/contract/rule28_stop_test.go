@@ -179,7 +179,8 @@ func TestStopDuringStuckCalls(t *testing.T) {
 	})
 }
 
-// If a call that Stop left behind returns, its answer is used, and the call is not repeated.
+// If a call is still in flight after Stop and then returns, the generator uses the answer and does
+// not repeat the call.
 func TestAnswerAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -226,7 +227,7 @@ func TestStopCancelsWhatTheLoopBeginsLast(t *testing.T) {
 	})
 }
 
-// Stop is called at the same time as a relist begins.
+// Stop is called at the moment when a relist begins.
 func TestStopAtTheMomentOfARelist(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -270,8 +271,8 @@ func TestStopKeepsRequests(t *testing.T) {
 	})
 }
 
-// The end of Start's context has the same effect as Stop. A Start right afterwards starts the
-// generator again.
+// If Start's context ends, the effect is the same as that of Stop. A call of Start right afterwards
+// starts the generator again.
 func TestStartEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -304,7 +305,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		n.g.Start(ctx)
 		n.g.Stop()
 		n.g.Start(t.Context())
-		cancel() // the context of a run that was already stopped
+		cancel() // ends a context whose run Stop has already ended
 		synctest.Wait()
 		before = n.Calls(plegtest.GetPods)
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -339,8 +340,8 @@ func TestZeroGenericPLEG(t *testing.T) {
 	}
 }
 
-// The end of Start's context has the same effect as Stop. The cache can be given to another
-// generator at once, and the first generator no longer writes it.
+// Start's context ends. Another generator can use the cache at once, and the first generator no
+// longer writes to it.
 func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -365,8 +366,8 @@ func TestNewGeneratorAtTheEndOfTheContext(t *testing.T) {
 	})
 }
 
-// A PodCache can be given to another generator. It then contains the second generator's state, and
-// its blocked readers keep waiting.
+// A PodCache can be given to another generator. The cache then contains the other generator's
+// state. Readers that were blocked before keep waiting.
 func TestCacheOfAStoppedGenerator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -399,7 +400,8 @@ func TestCacheOfAStoppedGenerator(t *testing.T) {
 	})
 }
 
-// stubborn is an ExitSource that ignores cancellation, and calls observe after its return.
+// stubborn is an ExitSource that ignores cancellation. The test calls the function observe of a
+// stream that was cancelled.
 type stubborn struct {
 	pleg.Runtime
 	release chan struct{}
@@ -480,8 +482,8 @@ func TestStopInEveryStateOfTheStream(t *testing.T) {
 	}
 }
 
-// If a stream ignores its cancellation, Stop leaves it behind, and no second stream is opened until
-// it ends.
+// If a stream ignores its cancellation, Stop does not wait until the stream ends. No second stream
+// is opened before the first has ended.
 func TestStreamIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -503,7 +505,8 @@ func TestStreamIgnoresCancellation(t *testing.T) {
 	})
 }
 
-// If Stop interrupts a delivery, Watch's subscription continues after the next Start.
+// If Stop interrupts a delivery, the channel of Watch receives the remaining events after the next
+// Start.
 func TestStopInTheMiddleOfADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := plegtest.NewRuntime()

@@ -15,7 +15,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// blockedCollector calls block in Collect.
+// blockedCollector is a collector whose Collect method first calls the function block.
 type blockedCollector struct {
 	prometheus.Counter
 	block func()

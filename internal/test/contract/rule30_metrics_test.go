@@ -11,8 +11,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// Each death is counted once, by the runtime's reason if it is a usual reason. The number of
-// subscribers does not matter.
+// Each death is counted once, with the runtime's reason as its label. An unusual reason is counted
+// as "other". The number of subscribers does not matter.
 func TestExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -70,8 +70,8 @@ func TestExitsBeforeTheFirstList(t *testing.T) {
 	})
 }
 
-// A death is counted when its end is seen: by a later successful inspection, or by an earlier
-// status that contradicted the list. If the container is removed before, it is counted as unseen.
+// A death is counted when an inspection shows the end, even if earlier inspections failed or showed
+// the container running. If the container is removed before that, the death is counted as unseen.
 func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -97,9 +97,9 @@ func TestExitsAreCountedWhenTheyAreSeen(t *testing.T) {
 	})
 }
 
-// If a container dies and is removed during a long inspection of its pod, it is counted, although
-// no event reports it. The reason comes from the inspection, if the inspection has seen the
-// container.
+// If a container dies and is removed during a long inspection of its pod, the death is counted,
+// although no event reports it. The reason comes from the inspection, if the inspection has seen
+// the container.
 func TestExitsBetweenTwoPublications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -118,8 +118,8 @@ func TestExitsBetweenTwoPublications(t *testing.T) {
 	})
 }
 
-// A container with an unknown state for a while dies once. A container that runs again under its ID
-// dies again.
+// If the state of an exited container is unknown for a while, this is no second death. If a
+// container runs again under its ID and exits, this is a second death.
 func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -149,7 +149,7 @@ func TestExitsOfContainersThatAreUnknownForAWhile(t *testing.T) {
 	})
 }
 
-// An exit event does not contain the reason. Its death is counted when the runtime's own status
+// An exit event does not contain the reason. The death is counted when the runtime's own status
 // shows the exit, when the container is removed, or after ten seconds.
 func TestExitsReportedByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestExitsBeforeTheirList(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.EmitExit(exitOf("a2", 3))
 		synctest.Wait()
-		for i := range 4 { // these lists still show a2 running, with another change
+		for i := range 4 { // these lists show another change, and still show a2 running
 			n.UpdatePod("a", func(p *pleg.Pod) {
 				other := plegtest.Running(fmt.Sprintf("x%d", i))
 				p.Containers = []*pleg.Container{plegtest.Running("a1"), plegtest.Running("a2"), other}
@@ -203,8 +203,8 @@ func TestExitsBeforeTheirList(t *testing.T) {
 	})
 }
 
-// A list no longer shows a container, and then an inspection in flight shows its end. The death is
-// counted with that end.
+// A list no longer shows a container, but an inspection that began earlier shows its end. The death
+// is counted with the reason of that end.
 func TestExitsSeenByAnInspectionInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, reg := newNodeWithMetrics(t)
@@ -257,7 +257,7 @@ func TestTransitionsByCause(t *testing.T) {
 			}
 			want(t, what, got, expected...)
 		}
-		found("the start", func() {}, first...) // by the period or, after the stream is connected, by a hint
+		found("the start", func() {}, first...) // by the period or a hint
 		found("an exit event", func() { n.EmitExit(exitOf("a1", 1)); n.ExitContainer("a", "a1", 1, "Error") }, "exit")
 		found("no event", func() { n.ExitContainer("a", "a2", 1, "Error") }, "period")
 		found("an event", func() {
@@ -278,8 +278,9 @@ func TestTransitionsByCause(t *testing.T) {
 	})
 }
 
-// Rule 30: at least as many transitions are counted as delivered, even if a list shows a container
-// running again while its pod cannot be inspected, and the next status shows that it was wrong.
+// Rule 30: the number of counted transitions is at least the number of delivered ones. A wrong list
+// shows an exited container running while its pod cannot be inspected, and the next status shows
+// the exit.
 func TestRule30TransitionsThatAreTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, events, reg := watchListing(t, bare("a", plegtest.Running("a1")))

@@ -55,7 +55,7 @@ func wantShared(t *testing.T, what string, got, own *pleg.Pod) {
 
 // Labels and annotations are passed on, and are neither copied nor compared. If only they change,
 // there is no event and no inspection. Every full list and pod list refreshes them, and the next
-// events contain them. The first events of a subscriber contain the maps of the last change.
+// events contain them. A new subscriber's first events contain the maps from the pod's last change.
 func TestLabelsArePassedThrough(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -246,8 +246,8 @@ func TestSourceIsPassedThrough(t *testing.T) {
 	})
 }
 
-// The last events of a pod contain the pod as it was last listed, even if only fields without a
-// transition had changed.
+// Events contain the pod from its newest list, even if that list differs from the earlier list only
+// in fields like the name.
 func TestLastEventsHaveTheLastListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

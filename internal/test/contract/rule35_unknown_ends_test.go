@@ -19,9 +19,9 @@ func (n *node) setEnd(code int, reason string, unknown bool) {
 	n.SetStatus("a", status)
 }
 
-// Rule 35: the code of an exit event replaces an unknown end, and also the code 255. Before the end
-// is settled, the end changes; afterwards, a PodSync follows. Later statuses of the same end do not
-// change it back.
+// Rule 35: the code of an exit event replaces an unknown end, and also the code 255. A PodSync
+// contains the new code. OnContainerEnded and the counter use the new code if the event arrives
+// before the end is settled. Later statuses of the same end do not change it back.
 func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 	type outcome struct {
 		events, handled []string
@@ -58,7 +58,7 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 				wantLines("at first", "initially started a1")
 				time.Sleep(300 * time.Millisecond)
 				exit := exitOf("a1", 0)
-				time.Sleep(100 * time.Millisecond) // FinishedAt of the runtime's status is when the runtime noticed the end
+				time.Sleep(100 * time.Millisecond) // the runtime notices the end later
 				n.setEnd(255, c.reason, c.unknown)
 				time.Sleep(c.after)
 				n.EmitExit(exit)
@@ -74,8 +74,8 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 	}
 }
 
-// Rule 35: if a status or an exit event has shown an end, it is kept even if the runtime forgets
-// it. A program may exit with 255.
+// Rule 35: a status or an exit event has shown an end. The generator keeps that end if the runtime
+// later reports the end as unknown. A program may also exit with 255.
 func TestRule35KnownEndStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		code    int

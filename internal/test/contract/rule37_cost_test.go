@@ -43,7 +43,7 @@ func TestIdleRelistAllocatesAConstant(t *testing.T) {
 		for cache.BlockedReaders() < 10 {
 			_ = g.Relist(ctx)
 		}
-		for range 100 { // native histograms add the buckets that they need
+		for range 100 { // native histograms allocate new buckets at first
 			_ = g.Relist(ctx)
 		}
 		if got := testing.AllocsPerRun(100, func() { _ = g.Relist(ctx) }); got > 30 { // usually 29 allocations

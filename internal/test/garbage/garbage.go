@@ -1,5 +1,5 @@
-// Package garbage contains edits that turn CRI answers into bad data, for the faults of package
-// criserver.
+// Package garbage contains functions that turn answers of a CRI server into bad data. A test
+// injects them as faults of package criserver.
 package garbage
 
 import (

@@ -1,3 +1,3 @@
 // Package proctest helps tests that run programs: it starts and ends processes, keeps their output,
-// finds free addresses, and starts servers for them.
+// finds free addresses, and starts servers for the programs.
 package proctest

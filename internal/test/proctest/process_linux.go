@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Process is a running program. It ends with the test process at the latest.
+// Process is a running program. If the test process ends first, the kernel kills the program.
 type Process struct {
-	// Log contains the program's output, unless its command redirects the output.
+	// Log contains the program's output, unless the exec.Cmd sends the output elsewhere.
 	Log *Buffer
 
 	cmd  *exec.Cmd
@@ -55,8 +55,8 @@ func (p *Process) ExitCode() int {
 }
 
 // End sends a signal to the program and waits until it has ended. If the program does not end in
-// time, End kills its process group and returns an error. It kills the whole group because a child
-// with an open Log would block Wait.
+// time, End kills its process group and returns an error. Killing only the program would not be
+// enough: Wait blocks while a child process holds Log open.
 func (p *Process) End(s syscall.Signal, within time.Duration) error {
 	_ = p.cmd.Process.Signal(s) // the program may have ended already
 	select {

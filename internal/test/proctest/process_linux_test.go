@@ -26,7 +26,7 @@ func TestProcess(t *testing.T) {
 }
 
 func TestProcessIsKilled(t *testing.T) {
-	// The child process holds the log open, and would continue to run.
+	// The shell ignores SIGTERM. Its child process "sleep" holds the log open.
 	p := Start(t, exec.Command("sh", "-c", "trap '' TERM; sleep 1000 & echo ready; while :; do wait; done"))
 	for deadline := time.Now().Add(time.Minute); p.Log.String() == "" && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)

@@ -14,8 +14,8 @@ var (
 	first     = flag.Uint64("rand.seed", 0, "the seed of the first history; 0 selects one at random")
 )
 
-// Check runs a test with n sources of random numbers. Each runs in a subtest that is named after
-// its seed. Check stops at the first failure.
+// Check runs a test n times, each time with another source of random numbers, in a subtest with the
+// seed as its name. Check stops at the first failure.
 func Check(t *testing.T, n int, check func(t *testing.T, r *rand.Rand)) {
 	t.Helper()
 	if *histories > 0 {

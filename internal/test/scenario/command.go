@@ -56,7 +56,7 @@ func (c command) has(key string) bool {
 	return false
 }
 
-// first returns the first argument, which must be a key without a value.
+// The method first returns the first argument, which must be a key without a value.
 func (c command) first() string {
 	if len(c.args) == 0 {
 		c.fatalf("an argument is missing")
@@ -99,7 +99,7 @@ func (c command) parseDuration(text string) time.Duration {
 	return d
 }
 
-// number returns the value of an argument; if the argument is missing, it returns otherwise.
+// number returns the value of an argument, or the parameter otherwise if the argument is missing.
 func (c command) number(key string, otherwise int) int {
 	if !c.has(key) {
 		return otherwise

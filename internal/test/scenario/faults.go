@@ -59,10 +59,10 @@ func heal(s *scenario, c command) string {
 	return ""
 }
 
-// garbage maps each pod with garbage answers to the kind of garbage.
+// garbage contains the pods with bad answers, and the kind of bad data for each pod.
 type garbage map[types.UID]string
 
-// answerGarbage makes the runtime return one kind of garbage.
+// answerGarbage makes the runtime return bad data of one kind, until "garbage none".
 func answerGarbage(s *scenario, c command) string {
 	switch kind := c.first(); kind {
 	case "nil-pod":

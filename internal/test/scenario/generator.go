@@ -26,7 +26,7 @@ func relist(s *scenario, _ command) string {
 	return took("Relist", began)
 }
 
-// took returns a message with the duration of a call; "" if the call took no time.
+// The function took returns a message with the duration of a call; "" if the call took no time.
 func took(method string, began time.Time) string {
 	if took := time.Since(began); took > 0 {
 		return fmt.Sprintf("%s took %v", method, took)

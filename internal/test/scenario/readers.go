@@ -17,16 +17,16 @@ type reader struct {
 	name   string
 	uid    types.UID
 	cancel context.CancelFunc
-	// done is closed when the call has returned. The fields below are written before that, and read
-	// afterwards.
+	// done is closed when the call has returned. The fields below are set before done is closed,
+	// and read afterwards.
 	done   chan struct{}
 	at     time.Time
 	status *pleg.PodStatus
 	err    error
 }
 
-// block calls LookupNewerThan with a time just before now. With "newer", it uses a time at that
-// distance from now.
+// block calls LookupNewerThan in a goroutine. The minTime is the present time plus the argument
+// "newer"; without the argument, it is one nanosecond ago.
 func block(s *scenario, c command) string {
 	ctx, cancel := s.context()
 	r := &reader{name: c.first(), uid: c.uid(), cancel: cancel, done: make(chan struct{})}
@@ -80,8 +80,8 @@ func printReaders(s *scenario, _ command) string {
 	return out.String()
 }
 
-// relative replaces each date in an error by the time since the beginning. Dates depend on when the
-// bubble began.
+// relative replaces each date in an error by the time since the script began, because the dates
+// differ from run to run.
 func (s *scenario) relative(text string) string {
 	words := strings.Split(text, " ")
 	for i, w := range words {

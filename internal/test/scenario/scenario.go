@@ -71,7 +71,8 @@ func checkComment(script string) error {
 }
 
 // scenario is a running script: a fake runtime, a generator, and the users of the generator. The
-// first command creates them. It may be "node" with options.
+// script's first command creates the runtime and the generator. Options for them are in a first
+// command "node".
 type scenario struct {
 	t *testing.T
 
@@ -86,8 +87,8 @@ type scenario struct {
 	g       *pleg.GenericPLEG
 	watch   <-chan *pleg.PodLifecycleEvent
 
-	// Only commands write the fields below. The generator's calls to the runtime read garbage between
-	// two commands.
+	// Only commands write the fields below. Calls to the runtime read the field garbage, but never
+	// while a command writes it.
 
 	faults        []fault
 	garbage       garbage
@@ -98,8 +99,8 @@ type scenario struct {
 	joined sync.WaitGroup // the goroutines of the readers
 }
 
-// directive runs the command of a directive and the commands in the lines below it, and returns
-// their output.
+// directive runs the commands of a datadriven directive: its first line, and the lines below. It
+// returns their output.
 func (s *scenario) directive(t *testing.T, d *datadriven.TestData) string {
 	out := s.do(command{t, d.Pos, d.Cmd, d.CmdArgs})
 	for line := range strings.Lines(d.Input) {
@@ -150,7 +151,7 @@ func (s *scenario) end() {
 	s.joined.Wait()
 }
 
-// context returns a context that ends at the end of the script at the latest.
+// context returns a context that ends when the test ends, or earlier if it is cancelled.
 func (s *scenario) context() (context.Context, context.CancelFunc) {
 	return context.WithCancel(s.t.Context())
 }

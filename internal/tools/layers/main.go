@@ -1,6 +1,7 @@
-// Command layers counts the references between the parts of a repository, and the references that violate the
-// layers. A part is a folder, or a file in the root folder. The tests of a part are a part of their own. A reference
-// violates the layers if the part that it refers to uses the part that contains it, directly or indirectly.
+// Command layers counts the references between the parts of a repository, and how many of them
+// violate the layers. A part is a folder, or a file in the root folder. The tests of a folder are a
+// separate part, and so are the tests in the root folder. A reference from part A to part B
+// violates the layers if B also uses A, directly or indirectly.
 //
 //	go run ./layers [REPOSITORY]
 package main
@@ -75,7 +76,7 @@ func load(root string) (map[arrow]int, error) {
 	references, seen := make(map[arrow]int), make(map[string]bool)
 	for module := range bytes.Lines(modules) {
 		if bytes.HasPrefix(module, []byte("internal/tools/")) {
-			continue // it contains the programs of other projects
+			continue // this module pins the tools of other projects
 		}
 		all, err := packages.Load(&packages.Config{
 			Mode: packages.NeedName | packages.NeedFiles | packages.NeedTypes | packages.NeedTypesInfo |
@@ -96,8 +97,8 @@ func load(root string) (map[arrow]int, error) {
 	return references, nil
 }
 
-// count adds the references of a package. Each file is counted once, although a package with tests
-// contains it again.
+// count adds the references in the files of a package. packages.Load returns a file twice if its
+// package has tests; count counts each file once.
 func count(root string, p *packages.Package, seen map[string]bool, references map[arrow]int) {
 	positions := make(map[string]bool)
 	receivers := make(map[*ast.Ident]bool) // a receiver is not a reference to the file of its type

@@ -66,7 +66,7 @@ func main() {
 		slices.SortFunc(chosen, func(a, b fault) int {
 			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 		})
-		for _, f := range slices.Compact(chosen) { // a && b && c has two faults at one place
+		for _, f := range slices.Compact(chosen) { // a && b && c has two operators at one place
 			fmt.Println(f)
 		}
 		return
@@ -141,8 +141,9 @@ func failures(n int, folder, binary string) (failed []string) {
 	return failed
 }
 
-// mutate returns all faults that the core can have. If a folder is named, it writes an overlay
-// there. In the overlay, fault number N of chosen is switched on if PLEG_MUTANT is N.
+// mutate returns all faults that can be inserted into the core. Unless folder is "", it also writes
+// a build overlay with the chosen faults into the folder. In a program with this overlay,
+// PLEG_MUTANT=N switches on chosen[N].
 func mutate(chosen []string, folder string) (all []fault, err error) {
 	number := make(map[string]int)
 	for i, f := range chosen {

@@ -53,8 +53,8 @@ func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	return &answer
 }
 
-// withExits returns the kubelet's statuses. If the generator knows an exit that is not in them,
-// withExits returns a copy with the exit.
+// withExits returns the kubelet's statuses, own. If the generator knows an exit that own does not
+// show, withExits returns a copy of own that shows the exit.
 func withExits(own []*Status, known []*pleg.Status) []*Status {
 	answer := own
 	for i, s := range own {
@@ -66,7 +66,7 @@ func withExits(own []*Status, known []*pleg.Status) []*Status {
 			answer = slices.Clone(own)
 		}
 		end := known[at]
-		// An earlier status of the runtime showed the exit: return that one.
+		// If an earlier status of the runtime showed the exit, return that status.
 		if seen, ok := end.Source.(*Status); ok && !end.Unconfirmed {
 			answer[i] = seen
 			continue

@@ -10,11 +10,11 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// These values mean that the runtime does not know how a container ended. If containerd was down at
-// the end, it reports unknownCode with unknownReason. While CRI-O has no exit file, it reports
-// crioNoCode. If the library's own connection has reported the exit, the kubelet gets that exit
-// instead, in the generator's statuses and in its own inspections (such as the one before a pod is
-// terminated).
+// These values mean that the runtime does not know how a container ended. If containerd was down
+// when the container ended, it reports unknownCode with unknownReason. While CRI-O has no exit
+// file, it reports crioNoCode. The library's own connection may have reported the exit. The kubelet
+// then gets that exit instead, in the generator's statuses and in the kubelet's own inspections.
+// For example, the kubelet makes an inspection before it terminates a pod.
 const (
 	unknownCode   = 255
 	unknownReason = "Unknown"
@@ -44,7 +44,7 @@ func (e *seenEnds) add(exit pleg.ContainerExit) {
 	e.byID[exit.ContainerID] = exit
 }
 
-// correct replaces unknown ends in a status by the exits that the library has reported.
+// correct modifies a status: it replaces unknown ends by the exits that the library has reported.
 func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
 	if status == nil {
 		return
@@ -63,8 +63,8 @@ func (e *seenEnds) correct(status *kubecontainer.PodStatus) {
 	}
 }
 
-// On the library's own connection, a list is made every followEvery; after a failed list, the next
-// one is made after followAgain.
+// These are the delays between two full lists on the library's own connection: followAgain after a
+// failed list, and otherwise followEvery.
 const (
 	followEvery = time.Minute
 	followAgain = time.Second
@@ -86,9 +86,9 @@ func (r exitingRuntime) WatchContainerExits(ctx context.Context, connected func(
 	})
 }
 
-// follow makes full lists over the library's own connection. From them, runtime learns which lists
-// are unanswered and which pods containers belong to. The generator lists over the kubelet's
-// connection.
+// follow makes full lists over the library's own connection. From these lists, the cri.Runtime
+// learns whether lists are answered, and to which pod a container belongs. The generator's lists do
+// not serve this purpose, because they use the kubelet's connection.
 func follow(ctx context.Context, runtime pleg.Runtime) {
 	for ctx.Err() == nil {
 		wait := followAgain

@@ -13,7 +13,8 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// forgetful is a kubelet's runtime that shows every container as exited with 255 "Unknown".
+// forgetful is a kubelet's runtime. It shows every container as exited with code 255 and the reason
+// "Unknown".
 type forgetful struct {
 	kubecontainer.Runtime
 	ids []string

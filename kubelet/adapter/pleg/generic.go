@@ -38,7 +38,7 @@ type GenericPLEG struct {
 	stopped sync.WaitGroup
 }
 
-// newGenericPLEG returns a generator that writes cache and sends to eventChannel.
+// newGenericPLEG returns a generator that writes statuses to cache and events to eventChannel.
 //
 // If the gate EventedPLEG is on, the period in relistDuration is the kubelet's period for nodes
 // with an event stream. The generator ignores it and makes a full list every second. If the gate
@@ -59,12 +59,12 @@ func newGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChan
 		if adapted, err = node.adapt(utilfeature.DefaultFeatureGate.Enabled(ExitEvents)); err != nil {
 			logger.Error(err, "No exit events")
 		}
-		// Only the generator of a node registers metrics, because the kubelet's tests make many
-		// generators.
+		// A generator with another runtime registers no metrics. The kubelet's tests make many such
+		// generators, and the registry is global.
 		options = append(options, pleg.WithRuntimeRequestTimeout(node.timeout),
 			pleg.WithRegisterer(legacyregistry.Registerer()))
 	}
-	// The fake cache of the kubelet's tests has no PLEGCache: it asks the runtime at every read.
+	// The fake cache of the kubelet's tests has no PLEGCache. It asks the runtime at every read.
 	pods := pleg.NewCache()
 	if own, ok := cache.(interface{ PLEGCache() *pleg.PodCache }); ok {
 		pods = own.PLEGCache()
@@ -135,8 +135,8 @@ func (g *GenericPLEG) deliver(stop <-chan struct{}) {
 	}
 }
 
-// syncAfter is how long after an unconfirmed exit the kubelet publishes the successor anyway. It is
-// a little longer than publishAfter of package container.
+// syncAfter is the delay of the PodSync after an unconfirmed exit. The PodSync makes the kubelet
+// publish the successor, so the delay is a little longer than publishAfter of package container.
 const syncAfter = 5*time.Second + 100*time.Millisecond
 
 // syncLate sends a PodSync for the pod of an exit event if the runtime has not confirmed the exit

@@ -125,8 +125,8 @@ func take(g *GenericPLEG) []PodLifecycleEvent {
 	return events
 }
 
-// TestEventHasThePodListed shows that a runtime event is a hint. It makes the generator list and
-// inspect the pod, without a full list, and send the pod's event.
+// TestEventHasThePodListed shows what the generator does after a runtime event. It lists and
+// inspects the pod, without a full list, and sends the pod's event.
 func TestEventHasThePodListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}
@@ -168,7 +168,7 @@ func TestPodThatIsNotFoundIsGone(t *testing.T) {
 }
 
 // TestEndsHaveTheirReason shows that the adapter passes on the exit code and the reason. The
-// library counts them.
+// library counts exits by reason.
 func TestEndsHaveTheirReason(t *testing.T) {
 	runtime := &fakeRuntime{state: kubecontainer.ContainerStateExited}
 	status, err := podRuntime{runtime}.GetPodStatus(t.Context(), convertPod(runtime.pod()))
@@ -278,9 +278,9 @@ func (s fakeExits) WatchContainerExits(ctx context.Context, connected func(), ob
 	}
 }
 
-// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once, but publishes the end
-// only when the runtime's status shows it. A PodSync comes at that time. If the runtime's status
-// takes too long, another PodSync comes before.
+// TestEndsArePublishedOnce shows that the kubelet may act on an exit at once. It publishes the exit
+// only when the runtime's status shows it. The generator then sends a PodSync. If the runtime's
+// status takes longer than syncAfter, the generator has sent one more PodSync by then.
 func TestEndsArePublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &fakeRuntime{state: kubecontainer.ContainerStateRunning}

@@ -32,10 +32,10 @@ func (r podRuntime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) 
 	return pods, nil
 }
 
-// confirmed is appended to the message of an exit in the runtime's status. So this message differs
-// from an exit event's message, and the library sends a PodSync when the runtime confirms the exit.
-// The kubelet then publishes the exit. The message is never read, because the cache returns the
-// kubelet's own status.
+// confirmed is appended to the message of each exit in the runtime's status. So the message differs
+// from that of the exit event, and the library sends a PodSync when the runtime confirms the exit.
+// The kubelet then publishes the exit. The kubelet does not see the appended text, because the
+// cache returns the kubelet's own status.
 const confirmed = " (confirmed)"
 
 // GetPodStatus implements pleg.Runtime.
@@ -96,12 +96,12 @@ type nodeRuntime struct {
 	service  eventService
 	endpoint string
 	timeout  time.Duration
-	ends     *seenEnds // shared with the copy of this struct that some releases make
+	ends     *seenEnds // a pointer, because NewGenericPLEG before 1.36 makes a copy of this struct
 }
 
-// NodeRuntime adds inputs to runtime that the kubelet does not pass to its generator: its CRI
-// client for events, the endpoint for exit events, and its runtime-request-timeout. It is the only
-// call that must be added to kubelet.go.
+// NodeRuntime returns runtime with inputs that the kubelet does not pass to its generator: the
+// kubelet's CRI client for events, the endpoint for exit events, and the runtime-request-timeout.
+// Only a call of NodeRuntime must be added to kubelet.go.
 func NodeRuntime(runtime kubecontainer.Runtime, service eventService, endpoint string, timeout time.Duration,
 ) kubecontainer.Runtime {
 	return &nodeRuntime{runtime, service, endpoint, timeout, &seenEnds{}}

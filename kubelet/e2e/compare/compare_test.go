@@ -100,13 +100,12 @@ type scene struct {
 	lasts       time.Duration // the fault's minimum duration
 	proxied     bool          // true if the kubelet's calls go through the proxy
 	answered    bool          // true if the fault lasts until all successors and a new pod run
-	// begin begins the fault, and returns a function that ends it. Then play kills containers of
-	// pods other than the pod of first.
+	// The function begin starts the fault, and returns a function that ends the fault. The fault
+	// may affect the container first. Meanwhile, play kills containers of other pods.
 	begin func(n *node, first container) (end func())
 }
 
-// scenes returns the scenes. The time for which a pod is stuck is random, and differs from call to
-// call.
+// scenes returns the scenes. Each call chooses a new random duration for the scene "hang".
 func scenes() []scene {
 	const ms, s = time.Millisecond, time.Second
 	return []scene{
@@ -116,7 +115,7 @@ func scenes() []scene {
 		// The fault is shorter than 10 s, because containerd retries the deletion after 10 s.
 		{name: "undeleted", title: "`runc delete` hangs: ", kills: 5, gap: 500 * ms, lasts: 5 * s,
 			begin: (*node).blockDelete},
-		// The kubelet's housekeeping runs every two seconds. The gap is longer.
+		// The gap is longer than two seconds, which is the period of the kubelet's housekeeping.
 		{name: "stuck", title: "a container is stuck: ", kills: 5, gap: 3 * s, lasts: *lasts, begin: (*node).blockUpdate},
 		{ // some of the stuck calls time out during the fault, others do not
 			name: "hang", title: hangs, kills: 5, gap: 500 * ms, lasts: *timeout/2 + rand.N(*timeout),
@@ -215,8 +214,8 @@ func (n *node) measure(s scene, id string, killed, created, ended time.Time) {
 	}
 }
 
-// endKubelet stops the kubelet as an upgrade does. While no kubelet runs, it adds a pod and removes
-// another one. The function end starts the kubelet again.
+// endKubelet stops the kubelet as an upgrade does. Then, while no kubelet runs, endKubelet adds a
+// pod and removes another pod. The function end starts the kubelet again.
 func (n *node) endKubelet(container) (end func()) {
 	goes := n.addNew("")
 	n.kubelet.Terminate(n.t)
@@ -269,7 +268,7 @@ func (n *node) blockUpdate(first container) (end func()) {
 }
 
 // releasedWithin limits the time from the end of a pod's fault to the creation of its container's
-// successor. The library never waits longer than this between two inspections.
+// successor. The library waits at most this long between two inspections.
 const releasedWithin = 10 * time.Second
 
 // hang kills the container of the first pod, and blocks the inspections of that pod.

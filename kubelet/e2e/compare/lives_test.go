@@ -7,8 +7,8 @@ import (
 
 const (
 	atOnceAlive = 8               // how many of the short-lived pods exist at the same time
-	restEvery   = 50              // after this many lives, the faults pause for a comparison
-	restLimit   = 3 * time.Minute // limit for the comparison: crashed containers are in back-off
+	restEvery   = 50              // number of lives between two pauses of the faults, for a comparison
+	restLimit   = 3 * time.Minute // limit for the comparison; crashed containers may first be in back-off
 )
 
 // comeAndGo adds and removes pods while containers crash and inspections block or fail. The kubelet
@@ -73,8 +73,8 @@ func (n *node) disturb(turn int, pod string) {
 	}
 }
 
-// rest ends the faults, and measures until the kubelet and the runtime show the same containers in
-// count pods.
+// rest ends the faults. Then it measures how long the kubelet and the runtime take until they show
+// the same containers. The parameter count is the expected number of pods.
 func (n *node) rest(count int) {
 	const kind = "pods come and go under restarts and faults: rest → `/pods` says what containerd says"
 	n.proxy.Release()

@@ -51,9 +51,9 @@ type node struct {
 	killed  map[string]bool  // containers killed under the current kubelet
 
 	mu      sync.Mutex
-	book    []container   // in the order of the runtime's first reports; guarded by mu
+	book    []container   // each container, in the order of the runtime's first reports; guarded by mu
 	changed chan struct{} // closed at the next report; guarded by mu
-	judged  int           // how many entries of book judgeSuccessors has checked
+	judged  int           // number of containers in book that the method judgeSuccessors has checked
 }
 
 // container contains the runtime's reports of a container. Times are zero until they are reported.
@@ -176,7 +176,8 @@ func (n *node) watchExits(ctx context.Context, source *cri.Runtime) {
 	}
 }
 
-// find waits until the runtime has reported a container that is wanted. It returns the first one.
+// find waits until the function wanted returns true for a container in book, and returns the first
+// such container. It waits at most for the duration limit.
 func (n *node) find(limit time.Duration, wanted func(container) bool) (c container, found bool) {
 	deadline := time.After(limit)
 	for {
@@ -200,7 +201,7 @@ func (n *node) find(limit time.Duration, wanted func(container) bool) (c contain
 	}
 }
 
-// successor waits for the first container of a pod that is created after this time. It returns the
+// successor waits for a pod's first container that is created after the given time. It returns the
 // time of the creation.
 func (n *node) successor(pod string, after time.Time) time.Time {
 	n.t.Helper()
@@ -212,8 +213,8 @@ func (n *node) successor(pod string, after time.Time) time.Time {
 }
 
 // judgeSuccessors counts the containers that were created after the end of their predecessor. It
-// leaves out predecessors that had not started. The reason: if the kubelet or the runtime is killed
-// before the start, every kubelet creates another container.
+// skips predecessors that had not started. If the kubelet or the runtime is killed before the start
+// of a container, every kubelet creates another container.
 func (n *node) judgeSuccessors() {
 	n.mu.Lock()
 	all, judged := slices.Clone(n.book), n.judged
@@ -242,10 +243,10 @@ func (n *node) judgeSuccessors() {
 	}
 }
 
-// endOf returns when a container with a successor ended. If no exit event came because the runtime
-// was down, endOf uses the container's status. It returns the current time for a running container.
-// It returns zero if the runtime does not know: containerd forgets an end if it is killed while it
-// deletes the task.
+// endOf returns the time when a container with a successor ended. If no exit event came because the
+// runtime was down, endOf uses the container's status. For a running container, it returns the
+// current time. If the runtime does not know the end, endOf returns zero: a containerd that is
+// killed while it deletes a task forgets the task's end.
 func (n *node) endOf(id string) time.Time {
 	if c, reported := n.exitOf(id); reported {
 		return c.ended
@@ -262,7 +263,7 @@ func (n *node) endOf(id string) time.Time {
 	return time.Unix(0, r.Status.FinishedAt)
 }
 
-// exitOf waits for the exit event of a container, for at most settle.
+// exitOf waits for the exit event of a container, for at most the duration settle.
 func (n *node) exitOf(id string) (c container, reported bool) {
 	return n.find(settle, func(c container) bool { return c.id == id && !c.reported.IsZero() })
 }
@@ -335,7 +336,7 @@ func (n *node) remove(name string) {
 	n.must(os.Remove(n.options.Manifest(name)))
 }
 
-// kill kills a container and returns the time.
+// kill kills a container and returns the time of the kill.
 func (n *node) kill(c container) (at time.Time, err error) {
 	n.killed[c.id] = true
 	at = time.Now()
@@ -361,8 +362,8 @@ func (n *node) listContainers() (map[string]container, error) {
 
 func withoutNode(pod string) string { return strings.TrimSuffix(pod, "-"+nodeName) }
 
-// await waits until the running containers in the kubelet's status are as wanted. It returns them
-// by pod.
+// await waits until the function wanted accepts the running containers in the kubelet's status. It
+// returns these containers by pod.
 func (n *node) await(what string, wanted func(shown map[string]state) bool) map[string]state {
 	n.t.Helper()
 	shown, as := n.awaitFor(patience(), wanted)
@@ -392,8 +393,8 @@ func (n *node) awaitFor(limit time.Duration, wanted func(map[string]state) bool)
 	return shown, false
 }
 
-// agrees returns a function that reports whether the kubelet and the runtime show the same
-// containers, in count pods.
+// agrees returns a function for await. This function returns true if the kubelet shows count pods,
+// with the same containers as the runtime.
 func (n *node) agrees(count int) func(shown map[string]state) bool {
 	return func(shown map[string]state) bool {
 		running, err := n.listContainers()
@@ -402,7 +403,7 @@ func (n *node) agrees(count int) func(shown map[string]state) bool {
 	}
 }
 
-// saidAt returns the time of the first line in a kubelet's log that contains all these words.
+// saidAt returns the time of the first line in a kubelet's log that contains all given words.
 func saidAt(log string, words ...string) (at time.Time, found bool) {
 	for line := range strings.Lines(log) {
 		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {

@@ -77,7 +77,8 @@ func (r *results) write(path string) error {
 	return errors.Join(e.Encode(r), os.WriteFile(path, content.Bytes(), 0o644))
 }
 
-// outcome returns the outcome of a kind with a kubelet. It adds an empty outcome if there is none.
+// outcome returns the measurements of one kind with one kubelet. If there are none, it adds an
+// empty outcome.
 func (r *results) outcome(kubelet, kind string) *outcome {
 	for _, o := range r.Outcomes {
 		if o.Kubelet == kubelet && o.Kind == kind {
@@ -135,9 +136,9 @@ func show(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// check returns an error if a kubelet on the library exceeds a limit. For each limit, a quantile of
-// a kind may be at most factor times the other kubelet's quantile. The machine must do nothing
-// else.
+// check returns an error if a kubelet on the library exceeds a limit. Each limit compares the same
+// quantile of two kubelets: ours may be at most factor times theirs. The results are valid only if
+// the machine does nothing else.
 func (r *results) check() error {
 	var errs []error
 	for _, l := range []struct {
@@ -148,8 +149,8 @@ func (r *results) check() error {
 		{successor, "ours", "stock, EventedPLEG", 0.5, 0.6},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.5, 1.1},
 		{successor, "ours, hints only", "stock, EventedPLEG", 0.9, 1.1},
-		// The CPU time of an idle minute differs by this factor between two runs of the same
-		// kubelet.
+		// Between two runs of the same kubelet, the CPU time of an idle minute differs by this
+		// factor.
 		{idleTogether, "ours", "stock", 0.5, 1.05},
 	} {
 		ours, theirs := r.outcome(l.ours, l.kind).quantile(l.quantile), r.outcome(l.theirs, l.kind).quantile(l.quantile)

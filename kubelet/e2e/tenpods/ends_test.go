@@ -25,7 +25,8 @@ var endings = []struct {
 	{"oom", "Never", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", 137, "OOMKilled", ""},
 }
 
-// once is the beginning of every script. It makes a restarted container only sleep.
+// once begins every script. The first instance of the container creates a file. A restarted
+// container finds this file and only sleeps.
 const once = "test -e /once/begun && sleep 1000000; > /once/begun; sleep 1; "
 
 // terminated is the end of a container in the kubelet's status.

@@ -126,7 +126,8 @@ func (n *node) pods(ctx context.Context) (map[string]state, error) {
 	return pods, nil
 }
 
-// await waits until the pods are as wanted, and returns them. It fails the test after patience.
+// await waits until the function wanted accepts the pods, and returns the pods. It fails the test
+// after the duration patience.
 func (n *node) await(what string, wanted func(map[string]state) bool) map[string]state {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
@@ -146,7 +147,8 @@ func (n *node) await(what string, wanted func(map[string]state) bool) map[string
 	}
 }
 
-// awaitReady waits until all pods run, are ready, and have this many restarts. It returns the pods.
+// awaitReady waits until all pods run and are ready, and each pod i has restarts(i) restarts. It
+// returns the pods.
 func (n *node) awaitReady(what string, restarts func(i int) int) map[string]state {
 	n.t.Helper()
 	return n.await(what, func(pods map[string]state) bool {
@@ -172,7 +174,7 @@ func (n *node) sick(s state) string {
 	return fmt.Sprintf("/proc/%d/root/sick", n.pid(s))
 }
 
-// TestTenPods runs ten pods with a kubelet on the library. Their containers crash or fail their
+// TestTenPods runs ten pods with a kubelet on the library. The pods' containers crash or fail their
 // probes. Twice, the released kubelet takes the pods over and hands them back. Then the pods are
 // removed.
 func TestTenPods(t *testing.T) {

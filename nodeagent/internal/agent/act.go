@@ -18,8 +18,8 @@ import (
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
-// leastGrace is the minimum time that a container gets to end, even if its preStop hook has used up
-// the grace period.
+// leastGrace is the minimum grace period of a stop, even if the preStop hook has used up the
+// container's grace period.
 const leastGrace = 2 * time.Second
 
 // act does the first possible action of a plan, and reports whether it did anything.
@@ -38,7 +38,8 @@ func (w *worker) act(ctx context.Context, view plan.View) (did bool, err error) 
 	case len(a.Kill)+len(a.StopSandboxes) > 0:
 		return true, w.end(ctx, view, a)
 	case a.CreateSandbox && w.sandboxes.IsInBackOffSinceUpdate("", time.Now()):
-		// Events of a failed or unsuitable sandbox must not cause another attempt at once.
+		// An event of the failed or unsuitable sandbox may have woken the worker. The event must
+		// not cause another attempt at once.
 		w.again(time.Now().Add(firstSandbox))
 		return false, nil
 	case a.CreateSandbox:
@@ -92,10 +93,10 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 		}
 	}
 	if w.ended.HasAll(ids...) {
-		w.ended.Delete(ids...) // the next sync stops them again
+		w.ended.Delete(ids...) // the next sync stops these containers and sandboxes again
 		return errLives
 	}
-	w.publish() // stores interrupted for the next agent, in case this agent is killed now
+	w.publish() // stores w.interrupted for the next agent, in case this agent is killed now
 	for _, step := range a.Kill {
 		var calls errgroup.Group
 		for _, k := range step {
@@ -114,8 +115,8 @@ func (w *worker) end(ctx context.Context, view plan.View, a plan.Actions) (err e
 	return err
 }
 
-// kill runs a container's preStop hook and stops the container. began is when the grace period
-// began.
+// kill runs a container's preStop hook and stops the container. began is the start of the grace
+// period.
 func (w *worker) kill(ctx context.Context, pod *v1.Pod, k plan.Kill, began time.Time) error {
 	w.Logger.Info("A container is ended", "pod", klog.KObj(pod), "container", k.Name, "why", k.Why)
 	over := began.Add(plan.Grace(pod, k.Probe))
@@ -148,7 +149,7 @@ func (w *worker) remove(ctx context.Context, pod *v1.Pod, a plan.Actions) (err e
 	return err
 }
 
-// waits records why a container does not run. The reasons are the kubelet's.
+// waits stores, for the status, why a container is waiting. The reasons are the kubelet's.
 func (w *worker) waits(c *v1.Container, reason, message string) {
 	w.note(func() { w.reasons[c.Name] = v1.ContainerStateWaiting{Reason: reason, Message: message} })
 }
@@ -158,14 +159,14 @@ func (w *worker) start(ctx context.Context, view plan.View, c *v1.Container) (di
 	created := view.Active(c.Name)
 	found := created != nil && created.State == pleg.ContainerStateCreated
 	if found && created.Hash != view.Hash(c) {
-		// If an earlier agent's start is still in progress, the removal fails and the container
-		// will run.
+		// An earlier agent may still be starting this container. In that case, the removal fails,
+		// and the container will run.
 		return true, w.Runtime.RemoveContainer(ctx, created.ID.ID)
 	}
 	pod, key := view.Pod, fmt.Sprintf("%s/%x", c.Name, view.Hash(c))
 	crashed := view.Crashed(c, w.ended)
 	if w.crashes.IsInBackOffSince(key, crashed) {
-		clear(w.ended) // from now on, stopped instances count as crashes
+		clear(w.ended) // from now on, instances that the agent has stopped also count as crashes
 		backoff := w.crashes.Get(key)
 		w.waits(c, "CrashLoopBackOff", fmt.Sprintf("back-off %v restarting failed container=%s pod=%s_%s(%s)",
 			backoff, c.Name, pod.Name, pod.Namespace, pod.UID))
@@ -217,8 +218,8 @@ func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
-	// The hook may take long and needs the pod's address, so the new status is published before the
-	// hook.
+	// The hook may run for a long time, and it needs the pod's address. So the agent publishes the
+	// new status before it runs the hook.
 	_, _, err := w.cache.LookupNewerThan(ctx, w.uid, w.Clock.Now())
 	if err == nil {
 		w.publish()

@@ -70,8 +70,8 @@ func TestAdoptionOfHalfAPod(t *testing.T) {
 	})
 }
 
-// After the clock is set back, a container's timestamps are earlier than its predecessor's. When
-// the container ends, the agent still starts a successor, with the next attempt.
+// If the clock is set back, a container's timestamps are earlier than those of its predecessor. The
+// agent still restarts the container after each crash, and counts each restart.
 func TestClockSetBack(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		back := func(attempt uint32, times ...*int64) {
@@ -257,9 +257,9 @@ func TestStuckInspection(t *testing.T) {
 	})
 }
 
-// If the runtime reports the reason of an exit late, the pod's status still shows the reason,
-// because the library inspects each dead container once more, even if the container died before the
-// agent started.
+// If the runtime reports the reason of an exit late, the pod's status still shows the reason. The
+// library inspects each dead container once more, even a container that died before the agent
+// started.
 func TestLateReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: c, image: sleep, imagePullPolicy: Never}]\n")
@@ -454,8 +454,8 @@ func TestCollect(t *testing.T) {
 }
 
 // If the agent is killed during a container's start, the container may have begun its work. The
-// next agent treats the interrupted start as a failed run, like a start that the runtime refused.
-// With the restart policy Never, it does not start the container again.
+// next agent counts the interrupted start as a failed run. It does the same for a start that the
+// runtime refused. With the restart policy Never, it does not start the container again.
 func TestStartCutShort(t *testing.T) {
 	const again = "Running Ready; web 1 running after StartError(128)"
 	wants := map[string]string{"Never": "Failed; web 0 StartError(128)", "OnFailure": again, "Always": again}
@@ -486,8 +486,9 @@ func TestStartCutShort(t *testing.T) {
 	}
 }
 
-// While an earlier agent's start of a container is in progress, the next agent's start of the
-// container fails. Only the result of the earlier start decides the container's status.
+// An earlier agent's start of a container may be in progress when the next agent starts the same
+// container. If the next agent's start fails, the result of the earlier start decides the
+// container's status.
 func TestStartBesideOneCutShort(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		pod := n.pod("a", "  restartPolicy: Never\n  containers: [{name: web, image: slow, imagePullPolicy: Never}]\n")
@@ -544,8 +545,8 @@ func TestStartOfTheOldSpecification(t *testing.T) {
 	})
 }
 
-// If a pod's inspection fails or is stuck when an agent starts, the agent publishes no status other
-// than the earlier one.
+// If a pod's inspections fail or are stuck after a restart of the agent, the agent publishes no new
+// status of the pod.
 func TestAdoptionBesideStuckInspection(t *testing.T) {
 	for name, fault := range map[string]criserver.Fault{"hangs": {Block: true}, "fails": {Err: errOnPurpose}} {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,8 @@ func TestMissingImageAndBack(t *testing.T) {
 	}
 }
 
-// If an init container is added or changed in a running pod, the pod starts again and runs the init container.
+// If an init container is added or changed in a running pod, the pod starts again and runs the init
+// container.
 func TestInitContainerComes(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		spec := func(code string) string {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// If a sidecar is in back-off when the pod's other containers have ended, the pod's status shows
-// the sidecar as ended, not as in back-off.
+// A sidecar may be in back-off when the other containers of its pod have ended. The pod's status
+// then shows the sidecar as ended.
 func TestSidecarOfEndedPod(t *testing.T) {
 	for code, want := range map[string]string{
 		"0": "Succeeded; side 1 Error(1); job 0 Completed(0)",

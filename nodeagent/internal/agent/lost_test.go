@@ -10,8 +10,9 @@ import (
 	"github.com/kubepleg/pleg/cri"
 )
 
-// lossy is a runtime that has lost the exit codes of containers. When the duration lost has passed
-// since an end, a witness reports the exit code.
+// lossy is a runtime that loses the exit codes of containers. A status shows an exit code as
+// unknown until the exit is older than the field lost. From then on, the status shows the code, as
+// if a witness had reported it.
 type lossy struct {
 	*cri.Runtime
 	lost time.Duration
@@ -34,9 +35,9 @@ func (l lossy) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus
 	return status, nil
 }
 
-// If the runtime has lost an exit code, the agent does not act on the end for 10 s, because a
-// witness may still report the code. If a container would restart after any exit code, it restarts
-// at once.
+// If the runtime has lost an exit code, the agent waits up to 10 s before it acts on the exit,
+// because a witness may still report the code. If a container restarts after any exit code, the
+// agent restarts the container at once.
 func TestLostEnd(t *testing.T) {
 	const (
 		runs, done = "Running Ready; c 0 running", "Succeeded; c 0 Completed(0)"

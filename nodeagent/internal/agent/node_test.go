@@ -39,15 +39,15 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
-	lost     time.Duration // how long after an end the runtime does not know the exit code
+	lost     time.Duration // for how long after an exit the runtime does not report the exit code
 	cut      chan struct{} // until it is closed, the first start of a "slow" or "late" container blocks
 
 	mu     sync.Mutex
 	exec   map[string]int // the exit code of commands, by container name; guarded by mu
 	log    []string       // what happened to containers: "web started", …; guarded by mu
-	at     []time.Time    // the times of log; guarded by mu
+	at     []time.Time    // the time of each entry of log; guarded by mu
 	logged []string       // lines of the agent's log; guarded by mu
-	seen   map[string]int // the highest published stage of each container; guarded by mu
+	seen   map[string]int // for each container, the highest stage that published has seen; guarded by mu
 }
 
 // memory is a Sink that keeps the pods in memory.
@@ -263,7 +263,7 @@ func (n *node) lines() []string {
 	return slices.Clone(n.logged)
 }
 
-// times returns the seconds between the entries of the log that equal text.
+// times returns the intervals, in seconds, between the entries of n.log that equal text.
 func (n *node) times(text string) (seconds []int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -317,7 +317,8 @@ func (n *node) status(name string) v1.PodStatus {
 	return v1.PodStatus{}
 }
 
-// brief returns a pod's phase, Ready or NotInitialized if they apply, and its containers.
+// brief describes a pod in one line: its phase, Ready if the pod is ready, NotInitialized if the
+// pod is not initialized, and its containers.
 func (n *node) brief(name string) string {
 	s := n.status(name)
 	text := string(s.Phase)
@@ -352,7 +353,8 @@ func state(s v1.ContainerState) string {
 	return "?"
 }
 
-// published checks that no container's status goes back, for example from ended to running.
+// published checks a new status. No container may go back to an earlier stage, for example from
+// ended to running.
 func (n *node) published(pod *v1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -377,7 +379,7 @@ func (n *node) published(pod *v1.Pod) {
 	}
 }
 
-// want checks that brief returns the text want for a pod.
+// want fails the test unless brief returns the expected text for the pod.
 func (n *node) want(name, want string) {
 	n.t.Helper()
 	if got := n.brief(name); got != want {

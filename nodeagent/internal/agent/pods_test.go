@@ -175,8 +175,8 @@ func (n *node) kill(container string) {
 }
 
 // If a container's specification changes, the agent replaces only this container. If the sandbox's
-// specification changes, it replaces the sandbox and all containers. If labels change, it replaces
-// nothing.
+// specification changes, the agent replaces the sandbox and all containers. If labels change, the
+// agent replaces nothing.
 func TestChangedSpec(t *testing.T) {
 	inBubble(t, func(_ *testing.T, n *node) {
 		spec := func(image, hostname string) string {
@@ -185,7 +185,8 @@ func TestChangedSpec(t *testing.T) {
 				"{name: b, image: " + image + ", imagePullPolicy: Never}]\n"
 		}
 		n.run(time.Second, n.pod("a", spec("sleep", "x")))
-		// In a bubble, the agent gets a status newer than now only after the next full list.
+		// The agent needs a status that is newer than its last action. In a bubble, such a status
+		// comes only with the next full list.
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "x")))
 		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "y")))
@@ -333,7 +334,7 @@ func TestStartFails(t *testing.T) {
 }
 
 // A container with a successful postStart hook starts only once, with every restart policy. After
-// the hook, the agent does not publish or use a status from before the start.
+// the hook, the agent neither publishes nor uses a status that is older than the start.
 func TestPostStart(t *testing.T) {
 	for _, policy := range []string{"Always", "OnFailure", "Never"} {
 		for _, hook := range []string{"{exec: {command: [check]}}", "{exec: {command: [wait, 30s]}}",

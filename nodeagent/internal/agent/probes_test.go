@@ -45,7 +45,7 @@ func TestReadinessAtOnce(t *testing.T) {
 }
 
 // If a liveness probe fails, the agent kills the container after the probe's grace period and
-// restarts the container. The probe pauses in the meantime.
+// restarts the container. The agent does not probe the container while it is being killed.
 func TestLiveness(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.run(30*time.Second, n.pod("a", probed("deaf", "livenessProbe: {exec: {command: [check]}, periodSeconds: 1, "+
@@ -71,8 +71,8 @@ func TestLivenessNeverSucceeds(t *testing.T) {
 		spec := "\n" + probed("sleep", strictLiveness)
 		n.setExec("web", 1)
 		n.run(5*time.Second, n.pod("a", "  restartPolicy: Always"+spec), n.pod("b", "  restartPolicy: Never"+spec))
-		// As in the kubelet, the back-off of a container does not count the instance that the agent
-		// killed last. It counts earlier instances.
+		// As in the kubelet, all earlier instances of a container count for its back-off. The
+		// newest instance does not count if the agent killed it.
 		n.want("a", "Running; web 2 CrashLoopBackOff after Completed(0)")
 		n.want("b", "Succeeded; web 0 Completed(0)") // web exits with 0 when it is asked to end
 	})
@@ -144,8 +144,8 @@ func TestProbesDuringTermination(t *testing.T) {
 }
 
 // If the agent stops a job because of a failed probe or a change of the sandbox, the job starts
-// again, even if it exits with code 0. The job also starts again if the agent is killed in the
-// meantime.
+// again, even if it exits with code 0. The job also starts again if the agent is killed while it
+// stops the job.
 func TestInterruptedJob(t *testing.T) {
 	const spec = `  restartPolicy: OnFailure
   containers:
@@ -161,7 +161,7 @@ func TestInterruptedJob(t *testing.T) {
 					n.run(3*time.Second, pod)
 					n.setExec("job", 0)
 					n.want("a", "Running"+map[string]string{"liveness": " Ready", "startup": ""}[kind]+"; job 0 running")
-					if killed { // once in the grace period, and once after the end
+					if killed { // restart the agent once in the grace period, and once after the job's exit
 						n.stop()
 						n.start()
 						n.run(time.Second, pod)

@@ -37,11 +37,12 @@ const (
 var errLives = errors.New("what was ended still runs")
 
 // worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action,
-// it reads the pod's status again. It publishes the status in the library's cache. The cache never
-// returns to an older status, so the published status does not either.
+// it reads the pod's status again. The status that worker publishes comes from the library's cache.
+// The cache never replaces a status by an older one, so no published status is older than the
+// previous one.
 type worker struct {
 	*Agent
-	life   context.Context // ends when the agent does
+	life   context.Context // ends when the agent ends
 	wanted context.Context // ends when the pod is no longer wanted
 	unwant context.CancelFunc
 	uid    types.UID
@@ -49,8 +50,9 @@ type worker struct {
 
 	// Only sync and the methods that it calls use these fields.
 	gone bool      // true if nothing is left of the pod
-	next time.Time // when the pod is synced at the latest
-	// askAgain is when the worker may request the next inspection for an unsettled exit code.
+	next time.Time // the latest time of the pod's next sync
+	// askAgain is the earliest time of the next request to inspect a pod with an unsettled exit
+	// code.
 	askAgain time.Time
 	// ended contains the IDs of containers and sandboxes that the worker has stopped. Their ends
 	// are not crashes.
@@ -59,7 +61,7 @@ type worker struct {
 	// of the sandbox also delays the replacement of an unsuitable sandbox.
 	crashes, pulls, sandboxes *flowcontrol.Backoff
 
-	// publishing guards the fields below, because probes also publish.
+	// The mutex publishing guards the fields below. Goroutines of probes also publish the status.
 	publishing sync.Mutex
 	// hidden is true if the status must not be published: the pod has no manifest or is being
 	// removed.
@@ -131,14 +133,15 @@ func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
 	}
 }
 
-// again requests a sync at the given time. If there are several requests, the earliest counts.
+// again requests a sync at the given time. The earliest of several requested times is used.
 func (w *worker) again(at time.Time) {
 	if at.Before(w.next) {
 		w.next = at
 	}
 }
 
-// unwanted reports whether the pod is no longer wanted. When the agent ends, its pods are still wanted.
+// unwanted reports whether the pod is no longer wanted. When the agent ends, its pods are still
+// wanted.
 func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
 
 func (w *worker) view(seen *pleg.PodStatus) plan.View {
@@ -159,7 +162,7 @@ func (w *worker) publish() {
 	if w.hidden {
 		return
 	}
-	seen, _, _ := w.cache.Lookup(w.uid) // the last good status if the last inspection failed
+	seen, _, _ := w.cache.Lookup(w.uid) // the last good status, even if the last inspection failed
 	view := w.view(seen)
 	next := status.Generate(view, w.reasons, w.NodeIP)
 	w.status.set(view.Pod, next, w.interrupted)
@@ -173,7 +176,8 @@ func (w *worker) publish() {
 	w.probes.Set(w.life, view.Pod, &next, probes...)
 }
 
-// note calls change with publishing locked. change sets fields that publish uses.
+// note holds the mutex publishing while it calls change. The function change sets fields that the
+// method publish reads.
 func (w *worker) note(change func()) {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()

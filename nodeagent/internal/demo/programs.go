@@ -84,7 +84,8 @@ func shell(_ context.Context, p *criserver.Process) int {
 
 const forever = time.Duration(1<<63 - 1)
 
-// wait waits for a duration. It returns false if the program is asked to end or is killed before.
+// wait waits for a duration and returns true. If the program is asked to end or is killed earlier,
+// wait returns false at once.
 func wait(ctx context.Context, p *criserver.Process, d time.Duration) bool {
 	select {
 	case <-time.After(d):

@@ -97,8 +97,8 @@ func (t Target) exec(ctx context.Context, action *v1.ExecAction, timeout time.Du
 	return nil
 }
 
-// http makes a GET request. It succeeds if the status is from 200 to 399. It also succeeds if the
-// response redirects to another host, and does not follow such a redirect.
+// http makes a GET request. The check succeeds if the status is from 200 to 399. A redirect to
+// another host counts as success; http does not follow it.
 func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) error {
 	req, err := t.request(ctx, get, agent)
 	if err != nil {
@@ -115,7 +115,8 @@ func (t Target) http(ctx context.Context, get *v1.HTTPGetAction, agent string) e
 		return err
 	}
 	defer resp.Body.Close()
-	// ctx does not end a connection that has switched protocols.
+	// If the connection has switched protocols, the end of ctx does not close it. So the body is
+	// closed here when ctx ends.
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if err != nil {

@@ -98,7 +98,7 @@ func TestHTTP(t *testing.T) {
 		{Name: "Host", Value: "name.example"}, {Name: "X", Value: "y"}}}); err != nil {
 		t.Error(err)
 	}
-	if len(connections) != 8 { // six statuses, a redirect to one of them, and one status over TLS
+	if len(connections) != 8 { // six status codes, /500 after the redirect of /here, and /200 over TLS
 		t.Errorf("%d connections", len(connections))
 	}
 }

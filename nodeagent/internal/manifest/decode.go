@@ -31,8 +31,8 @@ import (
 const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 
 // Decode returns the pod in a file's content, with defaults set. If the manifest contains no UID,
-// Decode derives a UID from the namespace, the name and nodeName. If Decode returns an error, the
-// pod contains its name if the name is known.
+// Decode derives a UID from the namespace, the name and nodeName. If Decode fails, it still returns
+// a pod, which contains the name that could be read.
 func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	if bytes.HasSuffix(content, []byte("\n---\n")) { // an empty second document
 		content = content[:len(content)-len("---\n")]

@@ -27,7 +27,7 @@ const (
 	// often Run tries to read an unreadable directory.
 	rescanPeriod, retryPeriod = 20 * time.Second, time.Second
 	// maxFile is the maximum size of a file in bytes. The kubelet allows 10 MiB, but decoding such
-	// a file delays the other files for a minute. A pod's annotations may be half as large as
+	// a file delays the other files for a minute. Kubernetes limits a pod's annotations to half of
 	// maxFile.
 	maxFile = 512 << 10
 )
@@ -45,11 +45,11 @@ type Source struct {
 type file struct {
 	seen    string  // the content, or the error of reading the file
 	pod     *v1.Pod // the pod in the last valid content, or nil
-	refused *v1.Pod // a pod with the reason if the present content is refused, or nil
+	refused *v1.Pod // contains the reason why the present content is refused; nil if the content is valid
 }
 
-// fileAnnotation is the annotation that names the file of a pod. With it, a later agent finds the
-// pod from the last valid content of a file.
+// fileAnnotation is the annotation that names the file of a pod. If the file is broken when a later
+// agent starts, the later agent finds the file's last valid pod by this annotation.
 const fileAnnotation = "nodeagent.kubepleg.dev/file"
 
 // NewSource returns the source of a directory. before contains the pods of an earlier agent, for
@@ -79,7 +79,8 @@ func (s *Source) Run(ctx context.Context, update func([]*v1.Pod)) {
 		case <-ctx.Done():
 			return
 		case <-watcher.Events:
-			if time.Since(read) < rescanPeriod { // after rescanPeriod, changes no longer delay a read
+			// Frequent changes must not delay the next read for longer than rescanPeriod.
+			if time.Since(read) < rescanPeriod {
 				next = time.After(settleTime)
 			}
 			continue

@@ -23,11 +23,11 @@ import (
 // agent refuses all other subfields. A field without an entry may contain anything. These rules may
 // follow a subfield:
 //
-//	=a|b   the value is one of these
+//	=a|b   the value is a or b
 //	>n     the value is a number from n to 2147483647, or a quantity that is not negative
 //	:kind  the value passes checks[kind]
 //	!      the field is required; of several fields separated by "|", exactly one is required
-//	~      the field is ignored: it has no meaning on a single node, and ignoring it weakens no pod
+//	~      the field is ignored: it has no meaning on a single node, and protects no pod
 var supported = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +

@@ -10,8 +10,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// end first ends all containers at the same time. Then it ends the sidecars one after another, in
-// reverse order.
+// A plan of the method end first stops all containers except sidecars, at the same time. Then it
+// stops the sidecars one after another, in reverse order.
 func TestEnd(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "init:i", "side:one", "side:two", "a", "b")
 	for _, c := range []struct {

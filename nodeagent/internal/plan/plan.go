@@ -1,5 +1,5 @@
-// Package plan decides what to do with a pod: it compares the wanted state with the actual state. Its functions are
-// pure.
+// Package plan decides what to do with a pod: it compares the wanted state with the actual state.
+// Its functions are pure.
 package plan
 
 import (
@@ -61,8 +61,8 @@ func Make(v View) Actions {
 	return a
 }
 
-// end returns the actions that end a pod: first its containers, then its sidecars in reverse order,
-// then its sandboxes.
+// end returns the actions that end a pod. The actions first end all containers except sidecars,
+// then the sidecars in reverse order, and then the sandboxes.
 func (v View) end() (a Actions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
@@ -98,11 +98,12 @@ func (v View) wrong(s *pleg.Status) Kill {
 	return Kill{}
 }
 
-// starts returns the containers to start, in this order. over is true if an init container has
-// failed for good, or if no regular container runs or must be started.
+// starts chooses the containers to start, and returns them in the order of their starts. over is
+// true if an init container has failed for good. over is also true if no regular container runs or
+// must be started.
 func (v View) starts() (start []*v1.Container, over bool) {
-	// If a regular container exists, the init containers have run, even if the runtime has lost
-	// them.
+	// The runtime may have lost the init containers. If a regular container exists, all init
+	// containers have run.
 	done := v.Initialized()
 	for i := range v.Pod.Spec.InitContainers {
 		c := &v.Pod.Spec.InitContainers[i]
@@ -134,8 +135,8 @@ func (v View) starts() (start []*v1.Container, over bool) {
 }
 
 // runsAgain reports whether a pod without a suitable sandbox gets a new sandbox. It returns false
-// if no container must run. With the restart policy Never, it also returns false if a regular
-// container has run.
+// if no regular container needs to run. With the restart policy Never, it also returns false if a
+// regular container has run.
 func (v View) runsAgain(attempt uint32) bool {
 	ran := slices.DeleteFunc(slices.Clone(v.Seen.ContainerStatuses),
 		func(s *pleg.Status) bool { return s.State == pleg.ContainerStateCreated })

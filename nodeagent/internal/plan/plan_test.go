@@ -18,7 +18,8 @@ import (
 // probes maps a container to its failed probe. "startup?" is a startup probe without a result.
 type probes map[string]ProbeKind
 
-// of adds the probes to the pod's containers, and returns a function for View.Probed.
+// The method named of adds the probes to the pod's containers. It returns a function for
+// View.Probed.
 func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
 	for _, c := range Containers(pod) {
 		switch p[c.Name] {
@@ -73,7 +74,7 @@ func notReady(s *pleg.PodStatus) *pleg.PodStatus {
 	return s
 }
 
-// startError changes a status: the starts of its exited containers have failed.
+// startError changes a status so that the starts of its exited containers have failed.
 func startError(s *pleg.PodStatus) *pleg.PodStatus { return withReason(s, "StartError") }
 
 // withReason sets the reason of the exited containers in a status, and returns the status.
@@ -218,8 +219,8 @@ func TestSandboxChanged(t *testing.T) {
 	}
 }
 
-// The attempt of a container's next instance exceeds the attempts of all earlier instances, in
-// whatever order these are listed.
+// The attempt of a container's next instance exceeds the attempts of all earlier instances. The
+// order of the instances in the status does not matter.
 func TestRestartCount(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, "a", "b", "c")
 	status := seen("a 1", "a 1", "b 1")

@@ -33,7 +33,8 @@ func Probe(c *v1.Container, kind ProbeKind) *v1.Probe {
 	}[kind]
 }
 
-// IsSidecar reports whether an init container is a sidecar: it keeps running with the other containers.
+// IsSidecar reports whether an init container is a sidecar. A sidecar keeps running with the other
+// containers.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }

@@ -69,15 +69,15 @@ func (v View) Active(name string) *pleg.Status {
 }
 
 // Counts reports whether an instance has exited and belongs to the container's present
-// specification. An instance with a failed start counts too. It may have begun its work, and a
+// specification. An instance whose start failed counts too: it may have begun its work, and a
 // container with the restart policy Never must not run twice.
 func (v View) Counts(c *v1.Container, s *pleg.Status) bool {
 	return s.State == pleg.ContainerStateExited && s.Hash == v.Hash(c)
 }
 
 // Unsettled reports whether the runtime has lost a container's exit code and a witness may still
-// report the code. While it returns true, the agent does not act on the end. It returns false if
-// the container restarts after any exit code.
+// report the code. While Unsettled returns true, the agent does not act on the container's end.
+// Unsettled returns false if the container restarts after any exit code.
 func (v View) Unsettled(s *pleg.Status) bool {
 	c := Find(v.Pod, s.Name)
 	if c == nil || !s.EndUnknown || v.Now.Sub(s.FinishedAt).Abs() >= unsettledFor {
@@ -101,8 +101,8 @@ func (v View) ShouldRun(c *v1.Container) bool {
 }
 
 // SandboxChanged reports whether the pod needs a new sandbox, and returns the new sandbox's
-// attempt. A pod needs a new sandbox if its newest sandbox is missing, not ready, not the only
-// ready one, of another specification, or without an address.
+// attempt. The pod can keep its newest sandbox if this is the only ready sandbox and matches the
+// specification. Unless the pod uses the host's network, the sandbox must also have an address.
 func (v View) SandboxChanged() (changed bool, attempt uint32) {
 	if len(v.Seen.SandboxStatuses) == 0 {
 		return true, 0
@@ -160,8 +160,9 @@ func (v View) Crashed(c *v1.Container, ended sets.Set[string]) time.Time {
 }
 
 // RestartCount returns the restart count of a container's next instance. The count is also the
-// attempt in the instance's name. It never falls, even after removals. It exceeds the counts of all
-// existing instances, because the runtime reserves their names.
+// attempt in the instance's name. The count never falls, even if instances are removed. It exceeds
+// the counts of all existing instances, because the runtime reserves the names of existing
+// instances.
 func (v View) RestartCount(c *v1.Container) int {
 	count := int(ptr.Deref(FindStatus(&v.Before, c.Name), v1.ContainerStatus{}).RestartCount)
 	for _, s := range v.Seen.ContainerStatuses {

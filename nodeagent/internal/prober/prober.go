@@ -1,4 +1,5 @@
-// Package prober probes containers with a goroutine for each probe, and keeps the outcomes for plan and status.
+// Package prober probes containers, with a goroutine for each probe. It keeps the outcomes for the
+// packages plan and status.
 package prober
 
 import (
@@ -26,7 +27,7 @@ type Manager struct {
 	Runtime *runtime.Client
 	Status  func(types.UID) v1.Pod // returns a pod with its last published status
 	Changed func(types.UID)        // called when an outcome changes, without a lock held
-	Begin   func(func())           // starts a goroutine, which ends with the context of Set
+	Begin   func(func())           // runs a function in a goroutine until the context of Set ends
 	Logger  klog.Logger
 
 	mu     sync.Mutex
@@ -98,11 +99,11 @@ type probe struct {
 	stop context.CancelFunc
 	kick chan struct{} // makes the probe run at once
 
-	// The goroutine of run writes these fields. The manager's mu guards them.
+	// Only the goroutine of the method run writes these fields. The manager's mu guards them.
 	id      string // ID of the probed container
 	outcome v1.ConditionStatus
 
-	// Only the goroutine of run uses these fields.
+	// Only the goroutine of the method run uses these fields.
 	last  v1.ConditionStatus // the last result
 	count int32              // how many results in a row were the same
 }
@@ -124,7 +125,7 @@ func (p *probe) run(ctx context.Context) {
 	}
 }
 
-// once probes the container if a probe is due.
+// once makes a single probe of the container, if a probe is due.
 func (p *probe) once(ctx context.Context) {
 	status := p.Status(p.uid).Status
 	s := plan.FindStatus(&status, p.container)
@@ -137,7 +138,8 @@ func (p *probe) once(ctx context.Context) {
 		p.mu.Unlock()
 	}
 	switch started := ptr.Deref(s.Started, false); {
-	// Only the startup probe runs until it has succeeded. Then only the other probes run.
+	// Until the startup probe has succeeded, no other probe runs. After that, the startup probe no
+	// longer runs.
 	case started == (p.kind == plan.Startup):
 		return
 	case p.kind != plan.Readiness && p.outcome == v1.ConditionFalse: // the container is about to be killed
@@ -169,7 +171,7 @@ func (p *probe) take(err error) {
 		return
 	}
 	p.mu.Lock()
-	changed := p.outcome != result && p.probes[p.key] == p // a stopped probe sets no outcome
+	changed := p.outcome != result && p.probes[p.key] == p // unless the probe was stopped
 	if changed {
 		p.outcome = result
 	}

@@ -21,8 +21,9 @@ import (
 
 const startGrace = 10 * time.Second
 
-// callTimeout limits a call. If the call waits, for example for a grace period, the limit is longer
-// by that time. pullTimeout limits the pull of an image, and readyTimeout limits the call of Ready.
+// callTimeout is the timeout of a call. A call that waits, for example for a grace period, may last
+// callTimeout longer than its wait. pullTimeout limits the pull of an image, and readyTimeout
+// limits the call of Ready.
 const callTimeout, pullTimeout, readyTimeout = 2 * time.Minute, 15 * time.Minute, 30 * time.Second
 
 // Client changes pods in a CRI v1 runtime. Its methods are safe for concurrent use. All calls to
@@ -164,9 +165,9 @@ func (c *Client) Exec(ctx context.Context, id string, command []string,
 	return string(r.GetStdout()) + string(r.GetStderr()), int(r.GetExitCode()), err
 }
 
-// EnsureImage pulls a container's image if the pull policy requires a pull and no back-off runs. If
-// the image is not available, EnsureImage returns the kubelet's reason and a message. If it did not
-// pull because of a back-off, it also returns when the back-off ends.
+// EnsureImage pulls a container's image if the pull policy requires a pull, except during a
+// back-off. If the image is not available, EnsureImage returns the kubelet's reason and a message.
+// During a back-off, it also returns a time at which the back-off has ended.
 func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 	backoff *flowcontrol.Backoff) (reason, message string, until time.Time) {
 	if _, err := reference.ParseNormalizedNamed(of.Image); err != nil {

@@ -26,8 +26,8 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 	return nil, errors.New("no streams")
 }
 
-// created calls CreateContainer for a pod's first container, and returns the request to the
-// runtime. The runtime reports image as the container's image.
+// created calls CreateContainer for a pod's first container, and returns the request that the
+// runtime got. The parameter image is what the runtime reports as the container's image.
 func created(t *testing.T, p *v1.Pod, image *runtimeapi.Image) (*runtimeapi.CreateContainerRequest, error) {
 	t.Helper()
 	var asked *runtimeapi.CreateContainerRequest

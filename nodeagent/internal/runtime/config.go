@@ -30,8 +30,8 @@ const (
 	annotationGracePeriod  = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// source returns the value of annotationSource in sandboxes that an agent with this state directory
-// creates.
+// source returns the value of annotationSource. An agent with this state directory sets this value
+// in all sandboxes that it creates.
 func (c *Client) source() string { return "nodeagent " + c.stateDir }
 
 // Orphan returns a pod with the names and the grace period in the runtime's status. It returns nil
@@ -207,7 +207,7 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, memory int64) int64 {
 		return bestEffort
 	}
 	request := c.Resources.Requests.Memory().Value()
-	if plan.IsSidecar(c) { // a sidecar ends no sooner than the containers that need it
+	if plan.IsSidecar(c) { // a sidecar must not be the first container that the kernel kills
 		least := slices.MinFunc(pod.Spec.Containers, func(a, b v1.Container) int {
 			return a.Resources.Requests.Memory().Cmp(*b.Resources.Requests.Memory())
 		})
@@ -236,7 +236,7 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 
 // SandboxHash returns the hash of a sandbox's specification. If the hash changes, the agent starts
 // the pod again in a new sandbox. The hash includes init containers, but no sidecars. It includes
-// no labels and annotations, because their changes are not worth a restart.
+// no labels and annotations, because a pod need not restart when they change.
 func SandboxHash(pod *v1.Pod) string {
 	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
 	if len(pod.Spec.HostAliases) > 0 { // without aliases, the hash must be the same as in older versions

@@ -318,7 +318,7 @@ func TestSandboxConfig(t *testing.T) {
 }
 
 // If a pod uses the host's network, its sandbox's configuration contains no host name, because
-// runtimes refuse to set it.
+// runtimes refuse a host name there.
 func TestHostname(t *testing.T) {
 	for _, c := range []struct {
 		hostname    string

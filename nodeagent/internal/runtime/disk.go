@@ -89,8 +89,8 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 	return path, err
 }
 
-// inMemory mounts a tmpfs at a directory, unless a file system is already mounted there. The files
-// of a container in a tmpfs count as memory of the container.
+// inMemory mounts a tmpfs at a directory, unless a file system is already mounted there. A file in
+// the tmpfs counts as memory of the container that wrote the file.
 func inMemory(dir string) error {
 	var own, parent syscall.Stat_t
 	if err := errors.Join(syscall.Stat(dir, &own), syscall.Stat(filepath.Dir(dir), &parent)); err != nil ||
@@ -98,7 +98,9 @@ func inMemory(dir string) error {
 		return err
 	}
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory()))
-	if err == nil { // so that containers can see later mounts in it, even if the host's mounts are private
+	// If the mount is shared, containers see the mounts that are made in it later, even if the
+	// host's mounts are private.
+	if err == nil {
 		err = syscall.Mount("", dir, "", syscall.MS_SHARED, "")
 	}
 	return os.NewSyscallError("mount", err)
@@ -138,8 +140,8 @@ func (c *Client) RemoveLogs(pod *v1.Pod, container string, restartCount int) err
 	return err
 }
 
-// Collect removes the volumes and logs of pods that no longer exist. If an agent is killed during
-// the removal of a pod, such files are left.
+// Collect removes the volumes and logs of pods that no longer exist. An agent that is killed during
+// the removal of a pod leaves such files.
 func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 	for _, dir := range []string{filepath.Join(c.stateDir, "pods"), filepath.Join(c.stateDir, "logs")} {
 		entries, _ := os.ReadDir(dir) // the directory may not exist yet
@@ -163,8 +165,8 @@ type Limits struct {
 	LogSize  resource.QuantityValue
 	LogFiles int
 	// If the disk of the images is at least ImagesHigh percent full, unused images are removed
-	// until the disk is ImagesLow percent full. The images that have been unused for longest are
-	// removed first. An image that has been unused for less than ImageAge stays.
+	// until the disk is ImagesLow percent full. The least recently used image is removed first. An
+	// image that has been unused for less than ImageAge stays.
 	ImagesHigh, ImagesLow int
 	ImageAge              time.Duration
 }
@@ -209,7 +211,7 @@ func (c *Client) rotate(ctx context.Context, id, path string, maxFiles int) erro
 	_, err := call(ctx, callTimeout, "reopening the log of container "+id, c.cri.ReopenContainerLog,
 		&runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 	if err != nil {
-		return errors.Join(err, os.Rename(rotated, path)) // the container still writes to this file
+		return errors.Join(err, os.Rename(rotated, path)) // the container still writes to the renamed file
 	}
 	older, err := filepath.Glob(path + ".*") // the oldest first
 	for ; len(older) >= maxFiles; older = older[1:] {
@@ -218,8 +220,9 @@ func (c *Client) rotate(ctx context.Context, id, path string, maxFiles int) erro
 	return err
 }
 
-// collectImages removes unused images if the disk is too full. known maps the ID of each image in
-// the last call to the time when the image was last in use, or first seen if it was never in use.
+// collectImages removes unused images if the disk is too full. known maps an image's ID to the time
+// when a call last found the image in use. If no call has found the image in use, the time is when
+// a call first listed the image. Each call updates known.
 func (c *Client) collectImages(ctx context.Context, limits Limits, known map[string]time.Time) error {
 	disk, err1 := call(ctx, callTimeout, "asking for the images' disk", c.images.ImageFsInfo,
 		&runtimeapi.ImageFsInfoRequest{})

@@ -16,9 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// rotateLogs renames a log that is too long, the runtime begins a new file, and a limited number of
-// older files stays. Short logs and logs of ended containers stay unchanged. If the runtime cannot
-// begin a new file, the log keeps its name.
+// rotateLogs renames a log that is too long, and then the runtime begins a new file. rotateLogs
+// keeps a limited number of older files. It does not change short logs and logs of ended
+// containers. If the runtime cannot begin a new file, the log gets its name back.
 func TestRotateLogs(t *testing.T) {
 	dir := t.TempDir()
 	var reopened []string
@@ -58,7 +58,9 @@ func TestRotateLogs(t *testing.T) {
 	write("long/1.log", 100) // the log of an earlier instance
 	for range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Duration(len(reopened)) * time.Second) // each log's name needs another time
+			// A rotated log has the time in its name. Each round begins a second later, so the
+			// names differ.
+			time.Sleep(time.Duration(len(reopened)) * time.Second)
 			write("long/2.log", 100)
 			if err := c.rotateLogs(t.Context(), limits, []v1.Pod{*p}); err != nil {
 				t.Error(err)
@@ -79,8 +81,8 @@ func TestRotateLogs(t *testing.T) {
 	}
 }
 
-// When the disk is full, collectImages removes unused images. Images that have been unused for
-// longest are removed first. New, pinned and used images stay.
+// When the disk is full, collectImages removes unused images. The least recently used image is
+// removed first. New, pinned and used images stay.
 func TestCollectImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -135,10 +137,10 @@ func TestCollectImages(t *testing.T) {
 		add("c", huge)
 		add("d", huge)
 		time.Sleep(2 * time.Minute)
-		collect(full, "[stuck]") // the other images are new
+		collect(full, "[stuck]") // c and d are new
 		inUse = "d"
 		time.Sleep(2 * time.Minute)
-		collect(full, "[stuck c]") // without c, there is room
+		collect(full, "[stuck c]") // the removal of c makes enough room
 		add("e", huge)
 		collect(full, "[stuck]")
 		time.Sleep(time.Minute)
@@ -146,7 +148,7 @@ func TestCollectImages(t *testing.T) {
 		inUse = ""
 		time.Sleep(2 * time.Minute)
 		delete(images, "stuck")
-		collect(full, "[e]") // e has been unused for longer than d
+		collect(full, "[e]") // e has been unused for longer than the image d
 		dir = filepath.Join(dir, "none")
 		if err := c.collectImages(t.Context(), Limits{}, known); err == nil {
 			t.Error("a missing disk has room")

@@ -20,7 +20,7 @@ func (d Directory) Write(pod *v1.Pod) error {
 	if err = errors.Join(err, os.MkdirAll(string(d), 0o700)); err != nil {
 		return fmt.Errorf("preparing the status of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	unfinished := filepath.Join(string(d), "unfinished")                        // left if an agent was killed
+	unfinished := filepath.Join(string(d), "unfinished")                        // stays if the agent is killed
 	if err := os.WriteFile(unfinished, append(text, '\n'), 0o600); err != nil { // pods may contain secrets
 		return err
 	}

@@ -56,7 +56,8 @@ type generator struct {
 	reasons map[string]v1.ContainerStateWaiting
 }
 
-// container returns the status of a container. runsOnce is true for an init container that is no sidecar.
+// container returns the status of a container. runsOnce is true for an init container that is not a
+// sidecar.
 func (g *generator) container(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	s := g.state(c, runsOnce)
 	started := s.State.Running != nil && g.Passes(c, plan.Startup, s.ContainerID)
@@ -88,8 +89,8 @@ func (g *generator) state(c *v1.Container, runsOnce bool) v1.ContainerStatus {
 	default:
 		g.absent(&s, &before)
 	}
-	// If a container does not run although it should, and the reason is known, its status is
-	// waiting.
+	// If a container should run but does not, and the reason is known, the container's state is
+	// Waiting.
 	done := runsOnce && last != nil && g.Counts(c, last) && last.ExitCode == 0
 	if why, ok := g.reasons[c.Name]; ok && !done && g.ShouldRun(c) {
 		if s.State.Terminated != nil {
@@ -124,7 +125,8 @@ func (g *generator) present(s *v1.ContainerStatus, last *pleg.Status, before *v1
 		}
 	}
 	if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == s.ContainerID {
-		// This last termination is the end of the present instance, from a wait for its restart.
+		// In the earlier status, the container was waiting for its restart, with the end of the
+		// present instance as its last termination. Here, that end is the container's state.
 		s.LastTerminationState.Terminated = nil
 	}
 }
@@ -175,8 +177,8 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 			running = running || up
 			pending = pending || t == nil && !hasRun && !(up && ptr.Deref(s.Started, false))
 		case t != nil && view.Initialized():
-			// The init container has succeeded, because a regular container exists. After a crash,
-			// containerd may report a wrong exit code.
+			// A regular container exists, so the init container has succeeded, whatever its exit
+			// code: after a crash, containerd may report a wrong exit code.
 		case up || t == nil || void(view, c) || t.ExitCode != 0 && view.Restarts(c, t.ContainerID, int(t.ExitCode)):
 			pending = true
 		case t.ExitCode != 0:
@@ -190,7 +192,7 @@ func phase(view plan.View, status *v1.PodStatus) v1.PodPhase {
 		case t == nil:
 			pending = true
 		case void(view, c) || view.Restarts(c, t.ContainerID, int(t.ExitCode)):
-			running = true // or about to run again
+			running = true // the container runs, or will run again
 		default:
 			crashed = crashed || t.ExitCode != 0
 		}

@@ -167,8 +167,8 @@ func TestSuccessorSharesARow(t *testing.T) {
 	await(t, tab, `/second[^]*Another pod of this name[^]*first/.test(document.getElementById('detail-body').innerText)`)
 }
 
-// If pods with the same name run at the same time, each gets its own row, because that is a fault
-// of the node. A pod without a name also gets its own row, whatever its UID is.
+// Two running pods with the same name are a fault of the node. Each of them gets its own row. A pod
+// without a name also gets its own row, whatever its UID is.
 func TestPodsBesideEachOther(t *testing.T) {
 	_, tab := open(t, nil)
 	got := evaluate[string](t, tab, `(() => {
@@ -216,8 +216,8 @@ func TestWhatIsReadOut(t *testing.T) {
 	}
 }
 
-// If a connection delivers nothing, or breaks, the page replaces it. The page then shows what
-// happened in the meantime.
+// If a connection delivers nothing, or breaks, the page opens a new connection. The page then shows
+// what happened in the meantime.
 func TestStalledConnectionRecovers(t *testing.T) {
 	var stalled atomic.Bool
 	var streams atomic.Int32

@@ -32,7 +32,7 @@ func TestRuntimeAwayIsOneBar(t *testing.T) {
 		`!document.querySelector('.hang:not([style*="display"]):not(#legend *)')`)
 	n.Thaw()
 	await(t, tab, `document.getElementById('sentence').innerText.startsWith('Healthy') && `+none)
-	// What it was stays in the picture.
+	// After the recovery, the strip of conditions still shows the past problem.
 	await(t, tab, `!document.getElementById('conditions').hidden && document.querySelector('#conditions i.warning').title`+
 		`.includes('nothing has been answered')`)
 }

@@ -97,8 +97,8 @@ func copyTo(to filesys.FileSystem, from fs.FS, folder string) error {
 	})
 }
 
-// kustomize does the work of Kustomize. It reads the folder kustomize from files, so that tests can
-// change it.
+// kustomize does the work of Kustomize. It reads the manifests from files, so that a test can
+// change the manifests.
 func kustomize(files filesys.FileSystem, components []string) (*Manifest, error) {
 	top := types.Kustomization{Resources: []string{"../kustomize/base"}}
 	for _, c := range components {
@@ -190,5 +190,5 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// Version is the version that Build gives the program.
+// Version is the version of the program that Build makes.
 const Version = "v0.0.0-test"

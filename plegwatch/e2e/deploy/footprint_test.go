@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,8 +36,9 @@ const (
 // By default, TestFootprint is short and only checks the manifests' resources. The figures in
 // plegwatch/deploy/README.md were measured with -footprint.for=60s.
 var (
-	footprintFor  = flag.Duration("footprint.for", 8*time.Second, "how long TestFootprint measures in each state")
-	footprintPods = flag.Int("footprint.pods", 110, "the pods of TestFootprint, of two containers each")
+	footprintFor     = flag.Duration("footprint.for", 8*time.Second, "how long TestFootprint measures in each state")
+	footprintHistory = flag.Bool("footprint.history", true, "TestFootprint's agent keeps a history, as the manifests do")
+	footprintPods    = flag.Int("footprint.pods", 110, "the pods of TestFootprint, of two containers each")
 )
 
 // crashing is the number of pods on the busy node that crash and restart every second.
@@ -57,8 +59,12 @@ func TestFootprint(t *testing.T) {
 		}
 	}
 	address := proctest.FreeAddress(t)
-	agent := startAgent(t, program, "--runtime-endpoint", s.Endpoint(), "--wait", "--output", "json", "--initial",
-		"--listen", address)
+	args := []string{"--runtime-endpoint", s.Endpoint(), "--wait", "--output", "json", "--initial", "--listen", address}
+	history := filepath.Join(t.TempDir(), "history.jsonl")
+	if *footprintHistory {
+		args = append(args, "--history", filepath.Dir(history))
+	}
+	agent := startAgent(t, program, args...)
 	eventually(t, func() string {
 		if r, err := health(address); err != nil || r.Pods < *footprintPods {
 			return fmt.Sprintf("%v, %v", r, err)
@@ -67,11 +73,12 @@ func TestFootprint(t *testing.T) {
 	})
 	pid := agent.Pid()
 	span := func(state string) float64 {
-		began := cpuSeconds(t, pid)
+		began, before := cpuSeconds(t, pid), sizeOf(history)
 		time.Sleep(*footprintFor)
 		cores := (cpuSeconds(t, pid) - began) / footprintFor.Seconds()
-		t.Logf("%d pods, %-21s %5.1f millicores, RSS %4.1f MiB, its highest %4.1f MiB", *footprintPods, state+":",
-			cores*1000, status(t, pid, "VmRSS"), status(t, pid, "VmHWM"))
+		t.Logf("%d pods, %-21s %5.1f millicores, RSS %4.1f MiB, its highest %4.1f MiB, history %4.2f MiB an hour", *footprintPods,
+			state+":", cores*1000, status(t, pid, "VmRSS"), status(t, pid, "VmHWM"),
+			float64(sizeOf(history)-before)/(1<<20)/footprintFor.Hours())
 		return cores
 	}
 	idle := span("idle")
@@ -105,6 +112,15 @@ func TestFootprint(t *testing.T) {
 	if got, asked := status(t, pid, "VmHWM"), quantity(requestedMemory)/(1<<20); got > asked {
 		t.Errorf("its resident memory was %.1f MiB, more than the %s requested", got, requestedMemory)
 	}
+}
+
+// sizeOf returns the size of a file; 0 if it does not exist.
+func sizeOf(name string) int64 {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
 
 func quantity(text string) float64 {

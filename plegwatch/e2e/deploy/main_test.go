@@ -49,8 +49,8 @@ func startAgent(t *testing.T, name string, args ...string) *proctest.Process {
 	return p
 }
 
-// eventually waits until missing returns "". If that takes longer than patience, the test fails
-// with the last text from missing.
+// eventually calls the function missing until it returns "". After the time patience, the test
+// fails with the last text that missing returned.
 func eventually(t *testing.T, missing func() string) {
 	t.Helper()
 	last := ""

@@ -50,7 +50,7 @@ func matches(t *testing.T, matchers []string, alert string) bool {
 	return true
 }
 
-// pages returns the firing alerts of one agent that are not inhibited by another firing alert.
+// pages returns the firing alerts of one agent that no other firing alert inhibits.
 func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 	t.Helper()
 	return slices.DeleteFunc(slices.Clone(firing), func(alert string) bool {
@@ -65,7 +65,8 @@ func (a alertmanager) pages(t *testing.T, firing ...string) []string {
 	})
 }
 
-// If one cause fires several alerts, only the alert that describes the cause best pages.
+// If one cause fires several alerts, only one of them pages: the alert that describes the cause
+// best.
 func TestOneCauseOnePage(t *testing.T) {
 	a := readAlertmanager(t)
 	for want, firing := range map[string]string{

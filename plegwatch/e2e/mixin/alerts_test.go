@@ -19,7 +19,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest/criserver"
 )
 
-// wanted lists the alerts that TestAlertsFireAndResolve expects, each with its instance. The
+// wanted contains the alerts that TestAlertsFireAndResolve expects, each with its instance. The
 // comments name the faults that cause the alerts.
 var wanted = []string{
 	// The runtime does not answer the inspection of one pod, it refuses event streams, and some of
@@ -59,7 +59,7 @@ var (
 	mixinThresholds = map[string]string{`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`}
 )
 
-// quiet lists the queries that return nothing on a node without faults. The test causes no fault
+// quiet contains the queries that return nothing on a node without faults. The test causes no fault
 // for them.
 var quiet = []string{"panel Bad data A", "panel Bad data B"}
 
@@ -185,8 +185,8 @@ func empty(prom *promServer, queries []query) string {
 	return strings.Join(none, ", ")
 }
 
-// victims are the containers that faults hit, each in its own pod. The pod's sandbox can run a
-// second container, whose start makes the generator inspect the pod.
+// victims are the containers that faults hit, each in its own pod. A second container can run in
+// the pod's sandbox. When it starts, the generator inspects the pod.
 type victims struct{ hangs, fails, outgrows, crashes container }
 
 type container struct{ sandbox, id string }

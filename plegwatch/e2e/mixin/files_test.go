@@ -93,7 +93,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 type query struct{ where, expr string }
 
 // panelQueries returns the queries of the dashboard's panels. It replaces Grafana's rate interval
-// with interval, and each variable with a pattern that matches every value.
+// with the given interval, and each variable with a pattern that matches every value.
 func (d dashboard) panelQueries(interval string) (queries []query) {
 	fill := strings.NewReplacer("$__rate_interval", interval, "$cluster", ".*", "$job", ".*", "$node", ".*")
 	for _, p := range d.Panels {

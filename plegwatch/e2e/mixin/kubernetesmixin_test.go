@@ -7,8 +7,8 @@ import "strings"
 const mixinRule = "node_quantile:kubelet_pleg_relist_duration_seconds:histogram_quantile"
 
 // mixinPanels returns queries of kubernetes-mixin's dashboard "Kubernetes / Kubelet", for the
-// metrics that the library exports. It replaces the rate interval with interval. It selects the
-// cluster "" and all instances.
+// metrics that the library exports. It replaces the rate interval with the given interval. It
+// selects the cluster "" and all instances.
 func mixinPanels(interval string) (queries []query) {
 	const selector = `cluster="", job="kubelet", metrics_path="/metrics"`
 	fill := strings.NewReplacer("SELECTED", selector+`, instance=~".*"`, "ALL", selector, "INTERVAL", interval)

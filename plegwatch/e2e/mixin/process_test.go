@@ -50,8 +50,8 @@ func answers(t *testing.T, url string) {
 	})
 }
 
-// eventually waits until missing returns "". If that takes longer than within, the test fails with
-// the last text from missing.
+// eventually calls the function missing until it returns "". After the time within, the test fails
+// with the last text that missing returned.
 func eventually(t *testing.T, within time.Duration, missing func() string) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {

@@ -9,15 +9,15 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// targetLabels lists the labels that Prometheus adds to each series, and le, the label of histogram
-// buckets.
+// targetLabels contains the labels that Prometheus adds to each series, and le, the label of
+// histogram buckets.
 var targetLabels = []string{"cluster", "job", "instance", "le"}
 
-// agents lists metrics of the agent's process, and up, which Prometheus adds.
+// agents contains metrics of the agent's process, and the metric up, which Prometheus adds.
 var agents = []string{"up", "pleg_build_info", "process_resident_memory_bytes"}
 
-// Each query of the rules and the dashboard parses. It uses only exported metrics, labels and
-// reasons, or recorded rules.
+// Each query of the rules and the dashboard parses. It uses only recorded rules and exported
+// metrics, with their labels and reasons.
 func TestQueriesNameWhatIsExported(t *testing.T) {
 	metrics := exported(t)
 	// records contains, for each recording rule, the labels that the rule sets or groups by.

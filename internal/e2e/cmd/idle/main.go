@@ -39,7 +39,7 @@ func main() {
 	measure.Main(run)
 }
 
-// mode is a way to watch the node. Its connect is nil if nothing watches the node.
+// mode is a way to watch the node. The field connect is nil if nothing watches the node.
 type mode struct {
 	name    string
 	connect func(ctx context.Context, endpoint string) (*cri.Runtime, func(), error)
@@ -115,7 +115,7 @@ func (m mode) measure(ctx context.Context, endpoint string) (cost, error) {
 	events := g.Watch()
 	g.Start(ctx)
 	defer g.Stop()
-	// The first relist inspects everything, so it is not part of the measurement.
+	// The first relist inspects every pod, so the measurement starts after these relists.
 	for range 2 {
 		if err := g.Relist(ctx); err != nil {
 			return cost{}, err
@@ -171,8 +171,8 @@ func connectGenerated(_ context.Context, endpoint string) (*cri.Runtime, func(),
 	return cri.NewRuntime(generatedLists{conn}, cri.WithPlainLists()), func() { conn.Close() }, nil
 }
 
-// generatedLists is a connection that ignores call options, and with them the adapter's own
-// decoding.
+// generatedLists is a connection that ignores call options. The adapter selects its own decoding by
+// a call option, so this connection uses the generated decoding.
 type generatedLists struct{ *grpc.ClientConn }
 
 func (c generatedLists) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {

@@ -18,8 +18,8 @@ const labelPodUID = "io.kubernetes.pod.uid"
 
 // barePath makes only the calls that read the new state of an event's pod. It first makes the two
 // lists of the pod in parallel. Then it asks in parallel for the status of each listed sandbox and
-// container. It stores, compares and delivers nothing. A client that trusts no event cannot be
-// faster.
+// container. It stores, compares and delivers nothing. No client that reads the state by calls can
+// be faster.
 func barePath(ctx context.Context, client runtimeapi.RuntimeServiceClient, e *runtimeapi.ContainerEventResponse) error {
 	labels := map[string]string{labelPodUID: e.GetPodSandboxStatus().GetMetadata().GetUid()}
 	var (
@@ -68,7 +68,7 @@ type turns struct {
 	// bare contains the containers whose deaths are assigned to the bare path.
 	bare map[string]bool
 	// held are delayed events for the library. They are delivered when the bare path has finished
-	// with all containers in bare.
+	// with all containers in the map bare.
 	held []func()
 }
 

@@ -62,7 +62,7 @@ type exitReader struct {
 	read []exitMessage
 }
 
-// exitMessage is an encoded event, and when it was read.
+// exitMessage is an encoded event and the time when it was read.
 type exitMessage struct {
 	event []byte
 	at    time.Time
@@ -112,7 +112,7 @@ func (r *exitReader) close() {
 	r.joined.Wait()
 }
 
-// of returns when the exit event of a container was read.
+// of returns the time when the exit event of a container was read.
 func (r *exitReader) of(id string) (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,7 +150,7 @@ type exitSamples struct {
 	behind measure.Samples
 }
 
-// add adds the samples of one death. It returns when the process ended.
+// add adds the samples of one death, and returns the time when the process ended.
 func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended time.Time, err error) {
 	ended, reaped, err := pidfds.of(m.id)
 	if err != nil {

@@ -1,15 +1,17 @@
 // Command latency measures two latencies on a real runtime:
 //
-//   - how long after a container's death a subscriber is sent its event;
+//   - the time from a container's death until a subscriber is sent the event of the death;
 //   - how long a reader of the cache waits for a status that is observed after the call.
 //
-// In the same run and on the same deaths, it measures both without hints and demand, too. It also
-// prints how soon a bare reader of the stream reads the runtime's event, and how long the calls
-// that follow the event take by themselves. Every second death is used for these calls. On a
-// runtime without events, both generators poll, and no stream is read.
+// In the same run and on the same deaths, it measures both latencies for a generator that only
+// polls, without hints or demand. It also prints how soon a bare reader of the stream reads the
+// runtime's event, and how long the calls that follow the event take by themselves. Every second
+// death is used for these calls. On a runtime without events, both generators poll, and no stream
+// is read.
 //
 // A third generator uses exit events on the same deaths. At the same time, one bare reader reads
-// containerd's exit events. Another one waits on the processes' pidfds, which show when they ended.
+// containerd's exit events. Another reader waits on the pidfds of the processes, which show when
+// the processes ended.
 //
 //	go run ./cmd/latency
 //
@@ -95,8 +97,8 @@ func run(ctx context.Context) (err error) {
 	}
 	defer exits.close()
 	for _, o := range []*observer{hinted, polling, exits.generator} {
-		// Without this wait, the first inspection of a pod could report the death, instead of an
-		// event.
+		// Without this wait, a generator could find the death by its first inspection of the pod,
+		// and not by an event.
 		if err := o.pleg.WaitForSync(ctx); err != nil {
 			return err
 		}
@@ -117,7 +119,7 @@ func run(ctx context.Context) (err error) {
 	for dying := range slices.Chunk(mortals, max(*atOnce, 1)) {
 		between := 300 * time.Millisecond
 		if raw == nil {
-			between = *period // without events, the generator that the loop waits for polls
+			between = *period // without events, the loop waits for a generator that polls
 		}
 		if err := measure.Wait(ctx, 50*time.Millisecond+rand.N(between)); err != nil {
 			return err
@@ -129,7 +131,7 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 		// If the loop also waited for the polling generator, all deaths would come at the same
-		// point of its period.
+		// point of that generator's period.
 		for _, m := range dying {
 			if err := hinted.awaitDeath(ctx, m.id); err != nil {
 				return err
@@ -186,8 +188,9 @@ func run(ctx context.Context) (err error) {
 	}
 
 	fmt.Fprintln(os.Stderr, "reads")
-	// A reader of the polling generator waits half a period on average, so ten read at a time. The
-	// random pauses between reads, of up to a period, spread the reads over the period.
+	// A reader of the polling generator waits half a period on average. Ten such readers run at a
+	// time, which saves time. Their random pauses, of up to a period, spread the reads over the
+	// period.
 	hintedReads, err := read(ctx, hinted, uids, 1, *period/10)
 	if err != nil {
 		return err
@@ -210,8 +213,8 @@ func run(ctx context.Context) (err error) {
 	return r.print()
 }
 
-// end ends containers by SIGKILL and SIGUSR1, in turn. The first signal alternates in the library's
-// rounds, and also in the bare path's rounds.
+// end ends containers by SIGKILL and SIGUSR1, in turn. The signal for the first container changes
+// every two rounds. So both signals occur in the library's rounds, and in the bare path's rounds.
 func end(dying []mortal, round int) error {
 	for i, m := range dying {
 		s := unix.SIGUSR1

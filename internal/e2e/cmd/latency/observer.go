@@ -92,7 +92,7 @@ func (o *observer) awaitDeath(ctx context.Context, id string) error {
 	}
 }
 
-// awaitStream waits until a stream is connected. The argument of selects the stream in a health
+// awaitStream waits until a stream is connected. The last argument selects the stream in a health
 // report.
 func (o *observer) awaitStream(ctx context.Context, of func(pleg.HealthReport) pleg.StreamReport) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
@@ -110,7 +110,7 @@ func eventStream(r pleg.HealthReport) pleg.StreamReport { return r.Stream }
 
 func exitStream(r pleg.HealthReport) pleg.StreamReport { return r.ExitStream }
 
-// diedAt returns when the subscriber was sent the death.
+// diedAt returns the time when the subscriber was sent the death.
 func (o *observer) diedAt(m mortal) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()

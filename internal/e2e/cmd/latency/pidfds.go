@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidfdReader waits for the end of processes on their pidfds, and does nothing else. No client that
-// uses pidfds can be quicker.
+// pidfdReader waits on the pidfds of processes until the processes end. It does nothing else, so no
+// client that uses pidfds can be quicker.
 type pidfdReader struct {
 	epoll  int
 	joined sync.WaitGroup
@@ -50,13 +50,13 @@ func readPidfds(mortals []mortal) (*pidfdReader, error) {
 	return r, nil
 }
 
-// run waits for ends until the reader is closed.
+// run records when processes end, until the reader is closed.
 func (r *pidfdReader) run() {
 	events := make([]unix.EpollEvent, 16)
 	for !r.stop.Load() {
 		n, err := unix.EpollWait(r.epoll, events, 1000)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return // then ends are missing, and the measurement fails
+			return // ends that are not recorded fail the measurement
 		}
 		at := time.Now()
 		r.mu.Lock()
@@ -73,8 +73,8 @@ func (r *pidfdReader) run() {
 	}
 }
 
-// of returns when a container's process ended and when it was reaped. On old kernels, reaped is
-// zero.
+// of returns the times when a container's process ended and when it was reaped. On old kernels, the
+// time when it was reaped is zero.
 func (r *pidfdReader) of(id string) (ended, reaped time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

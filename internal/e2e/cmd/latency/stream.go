@@ -24,8 +24,9 @@ type stream struct {
 	stops map[string]stop // by container
 }
 
-// stop is a CONTAINER_STOPPED_EVENT. The runtime created it at stamped, and this process read it at
-// read. The bare path ended at walked; zero if the death was not assigned to the bare path.
+// stop is a CONTAINER_STOPPED_EVENT. The field stamped is the time when the runtime created it, and
+// read is the time when this process read it. The field walked is the time when the bare path
+// ended; zero if the death was not assigned to the bare path.
 type stop struct {
 	stamped, read, walked time.Time
 	err                   error // error of the bare path

@@ -27,9 +27,9 @@ var machines = map[string]struct {
 	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0"},
 }
 
-// accelerators returns the options of qemu for an architecture: KVM if it works, then emulation.
-// Some machines have /dev/kvm but no processor support for it. There, qemu aborts or the node does
-// not boot.
+// accelerators returns the options of qemu for an architecture: KVM if it can work, with emulation
+// as the fallback. Some machines have /dev/kvm but no processor support for it. If qemu used KVM
+// there, it would abort, or the node would not boot.
 func accelerators(arch string) []string {
 	emulated := []string{"-accel", "tcg,thread=multi"}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
@@ -98,8 +98,8 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 var (
 	testLine = regexp.MustCompile(`^--- (PASS|FAIL|SKIP): (Test\w+)`)
 	nodeLine = regexp.MustCompile(`^NODE (kernel|exit) (\S+)`)
-	// attrLine matches the version that the runtime reports. endsLine matches the row for all
-	// outages that TestExitsWhileTheRuntimeIsAway logs.
+	// attrLine matches the version that the runtime reports. endsLine matches the row of totals
+	// that TestExitsWhileTheRuntimeIsAway logs.
 	attrLine = regexp.MustCompile(`^=== ATTR +Test\w+ runtime (.*)`)
 	endsLine = regexp.MustCompile(`: \| \S+ \| all \| (\d+ of \d+) \| (.*) \|$`)
 )
@@ -156,7 +156,8 @@ func (r *result) take(line string) {
 	}
 }
 
-// verdict returns an error if a run that ended by itself did not succeed.
+// verdict returns an error if the tests did not succeed. It is for a run that qemu ended without an
+// error.
 func (r *result) verdict(c cell) error {
 	for _, test := range r.Skipped {
 		if reason(c.name, c.runtime, test) == "" {

@@ -22,7 +22,7 @@ import (
 //go:embed guest
 var guest embed.FS
 
-// guestFiles are the paths on a node of the files in the folder guest.
+// guestFiles maps the files in the folder guest to their paths on a node.
 var guestFiles = map[string]string{
 	"init": "init", "boot": "node/boot", "run": "node/run", "go": "node/bin/go",
 	"node.service": "etc/systemd/system/node.service",
@@ -115,7 +115,7 @@ func (c cell) image(ctx context.Context, root, into string) (kernel, initrd stri
 	a.file("node/e2e.test", test)
 	a.tree("", system)
 	a.tree(filepath.Join("src", ".cache", filepath.Base(programs)), programs)
-	// If newest is the same folder as programs, its files are not added again.
+	// If newest and programs are the same folder, this call adds nothing.
 	a.tree(filepath.Join("src", ".cache", filepath.Base(newest)), newest)
 	a.tree(filepath.Join("src", ".cache", filepath.Base(images)), images)
 	return kernel, initrd, errors.Join(a.end(), compressed.Close())
@@ -177,7 +177,7 @@ func removeAll(pattern string) error {
 	return err
 }
 
-// only returns the file that a pattern matches. It fails unless exactly one file matches.
+// only is for a pattern that matches exactly one file. It returns the path of that file.
 func only(pattern string) (string, error) {
 	found, err := filepath.Glob(pattern)
 	if err == nil && len(found) != 1 {
@@ -229,7 +229,7 @@ func (a *archive) folder(path string) {
 	a.add(path, 0o755|unix.S_IFDIR, nil)
 }
 
-// add adds a file. Its mode includes the file type. The content of a symbolic link is its target.
+// add adds a file. The mode includes the file type. The content of a symbolic link is its target.
 func (a *archive) add(path string, mode uint32, content []byte) {
 	if a.has[path] || a.failure != nil {
 		return

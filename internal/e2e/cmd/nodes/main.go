@@ -1,6 +1,7 @@
-// Command nodes runs the tests of internal/e2e in virtual machines. They differ in the Debian
-// kernel, cgroup v2 or v1, and amd64 or arm64. One of them runs systemd. The command prints a table
-// of nodes and runtimes. It fails if a test failed twice, or was skipped without a known reason.
+// Command nodes runs the tests of internal/e2e in virtual machines. The machines differ in
+// the Debian kernel, the cgroup version (v2 or v1) and the architecture (amd64 or arm64). One of
+// them runs systemd. The command prints a table of nodes and runtimes. It fails if a test failed
+// twice, or was skipped without a known reason.
 //
 //	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw

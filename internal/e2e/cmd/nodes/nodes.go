@@ -48,8 +48,8 @@ var nodes = []node{
 		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
-// leftOut lists what is not run: a node with a runtime, or a test on it. If test is empty, no test
-// is run. The patterns are for path.Match.
+// leftOut lists what is not run: all tests on a node with a runtime, or one test there. For all
+// tests, the field test is empty. The patterns are for path.Match.
 var leftOut = []struct{ node, runtime, test, reason string }{
 	{"*", "crio", "TestRunbookOfBlockedLists", "CRI-O's lists do not wait for the status of a container"},
 	{"*", "crio", "TestExecWithTheContainersID", "only containerd has IDs of commands"},

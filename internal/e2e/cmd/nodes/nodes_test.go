@@ -84,7 +84,8 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// busybox's cpio can unpack an archive. It contains the first file of each path, and the folders.
+// busybox's cpio can unpack an archive. The archive contains the folders and, for each path, the
+// first file that was added.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	var b strings.Builder

@@ -7,7 +7,7 @@ import (
 	kept "github.com/kubepleg/pleg/internal/e2e/results"
 )
 
-// The results are stored in resultsFile, and document contains their table.
+// The file resultsFile contains the results, and the file document contains their table.
 const (
 	resultsFile = "docs/bench/nodes.json"
 	document    = "docs/RUNTIMES.md"

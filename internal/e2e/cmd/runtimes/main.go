@@ -1,6 +1,7 @@
 // Command runtimes tests and measures the library on every real runtime, or on the named ones. It
-// runs the tests of internal/e2e, with a soak and many restarts, and cmd/latency. If a runtime
-// fails, it continues with the next one. At the end, it prints a table in Markdown.
+// runs the tests of internal/e2e, with a soak and many restarts, and cmd/latency. If they fail on
+// one runtime, the command continues with the next runtime. At the end, it prints a table in
+// Markdown.
 //
 //	go run ./cmd/runtimes [-results FILE] [-write FILE] [NAME...]
 //

@@ -56,8 +56,8 @@ func (all results) table() string {
 	return b.String()
 }
 
-// again returns how long after a restart a generator with events needs for its lists and its event
-// stream.
+// again returns the recovery times of a generator with events after a restart of the runtime: for
+// its lists, and for its event stream.
 func (r *result) again() (times []string) {
 	for _, name := range []string{"lists with hints ", "stream "} {
 		for _, line := range r.Restarts {

@@ -40,8 +40,8 @@ type verdict struct {
 	Took   time.Duration
 }
 
-// try runs the tests and the measurement on a runtime. If it fails, it also returns the results so
-// far.
+// try runs the tests and the measurement on a runtime. After a failure, it returns the results so
+// far together with the error.
 func try(ctx context.Context, name string) (*result, error) {
 	r := &result{Date: time.Now().UTC().Format(time.DateOnly)}
 	fmt.Fprintf(os.Stderr, "%s: tests, %d lives, %d restarts\n", name, *lives, *restarts)
@@ -139,7 +139,7 @@ func (r *result) take(e event) {
 }
 
 // command returns a command that runs on the named runtime. If the context ends, the command and
-// its child processes are interrupted. If only "go test" were killed, its test would run on.
+// its child processes are interrupted. Killing only "go test" would leave its test process running.
 func command(ctx context.Context, name, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "PLEG_RUNTIME="+name)

@@ -24,7 +24,8 @@ type agent struct {
 	metrics string // the URL of its metrics
 }
 
-// startAgent starts plegwatch on a runtime. It runs until the context ends or stop is called.
+// startAgent starts plegwatch on a runtime. The agent runs until the context ends or stop is
+// called.
 func startAgent(ctx context.Context, program, endpoint string, args ...string) (*agent, error) {
 	args = append(args, "--runtime-endpoint", endpoint, "--listen", "127.0.0.1:0")
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -40,7 +41,7 @@ func startAgent(ctx context.Context, program, endpoint string, args ...string) (
 	for lines.Scan() {
 		if _, rest, found := strings.Cut(lines.Text(), "http://"); found {
 			a.metrics = "http://" + strings.FieldsFunc(rest, func(r rune) bool { return r == ' ' || r == '/' })[0] + "/metrics"
-			go func() { _, _ = io.Copy(io.Discard, stderr) }() // ends with the agent
+			go func() { _, _ = io.Copy(io.Discard, stderr) }() // until the agent ends
 			return a, nil
 		}
 	}
@@ -55,8 +56,9 @@ func (a *agent) stop() error {
 	return a.cmd.Wait()
 }
 
-// cpu returns the CPU time of the agent in nanoseconds, while /proc/PID/stat shows hundredths of a
-// second. It adds up the agent's threads, because threads of a Go program do not end.
+// cpu returns the CPU time of the agent. It adds up the CPU times of the agent's threads, in
+// nanoseconds, because /proc/PID/stat shows only hundredths of a second. No thread is missing in
+// the sum, because threads of a Go program do not end.
 func (a *agent) cpu() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))
 	if err != nil || len(files) == 0 {

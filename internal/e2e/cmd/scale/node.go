@@ -32,7 +32,7 @@ func (c *cost) begin(ctx context.Context, a *agent) (err error) {
 	return err
 }
 
-// end replaces the counters by their differences since begin.
+// end replaces each counter by its increase since begin was called, and records the agent's memory.
 func (c *cost) end(a *agent) error {
 	ended, err := a.cpu()
 	if err != nil {
@@ -56,8 +56,8 @@ func numbers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// measured measures agents on a node with this number of pods, one agent for each of exitEvents. In
-// each second, rate containers die and are restarted.
+// measured measures agents on a node with this number of pods. It starts one agent for each value
+// in exitEvents. The argument rate is how many containers die and are restarted in each second.
 func measured(ctx context.Context, program string, pods, rate int) (costs []cost, err error) {
 	node, err := criserver.Start(serverconfig.With[criserver.Option](serverconfig.Config{EncodedLists: true}))
 	if err != nil {
@@ -81,7 +81,8 @@ func measured(ctx context.Context, program string, pods, rate int) (costs []cost
 	change := ticker(rate)
 	defer change.Stop()
 	next := 0
-	// until restarts containers at the given rate until the timer live fires.
+	// The function until restarts containers at the given rate. It returns when the timer live
+	// fires.
 	until := func() error {
 		for {
 			select {

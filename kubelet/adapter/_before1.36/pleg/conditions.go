@@ -81,7 +81,7 @@ func (c *conditions) convert(e *pleg.PodLifecycleEvent) *PodLifecycleEvent {
 	return converted
 }
 
-// watchedRuntime is a runtime that calls listed with the pods of each full list.
+// watchedRuntime is a runtime that passes the pods of each full list to the function listed.
 type watchedRuntime struct {
 	kubecontainer.Runtime
 	listed func([]*kubecontainer.Pod)

@@ -9,7 +9,8 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Before 1.36, the adapter is no pleg.PodGetter, because the kubelet's runtime cannot list one pod.
+// Before 1.36, the adapter does not implement pleg.PodGetter, because the kubelet's runtime cannot
+// list one pod.
 
 func inspect(ctx context.Context, r kubecontainer.Runtime, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
 	return r.GetPodStatus(ctx, pod.ID, pod.Name, pod.Namespace)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// NewGenericPLEG returns a generator that writes cache and sends to eventChannel.
+// NewGenericPLEG returns a generator that writes statuses to cache and events to eventChannel.
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	watched := &watchedRuntime{Runtime: runtime}

@@ -16,8 +16,8 @@ func NewEventedPLEG(_ klog.Logger, _ kubecontainer.Runtime, _ internalapi.Runtim
 	return genericPleg, nil
 }
 
-// Start starts the generator. A second Start does nothing. This is needed because the kubelet
-// starts the generator twice if the gate EventedPLEG is on.
+// Start starts the generator. A second Start does nothing, because the kubelet starts the generator
+// twice if the gate EventedPLEG is on.
 func (g *GenericPLEG) Start() { g.start(context.Background()) }
 
 // Relist lists all pods.

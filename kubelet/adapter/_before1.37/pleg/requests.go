@@ -11,8 +11,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// NewGenericPLEG returns a generator that writes cache and sends to eventChannel. If the gate
-// PLEGOnDemandRelist is off, the generator makes only full lists and reads no event stream.
+// NewGenericPLEG returns a generator that writes statuses to cache and events to eventChannel. If
+// the gate PLEGOnDemandRelist is off, the generator makes only full lists and reads no event
+// stream.
 func NewGenericPLEG(logger klog.Logger, runtime kubecontainer.Runtime, eventChannel chan *PodLifecycleEvent,
 	relistDuration *RelistDuration, cache kubecontainer.Cache, clock clock.Clock) PodLifecycleEventGenerator {
 	var options []pleg.Option

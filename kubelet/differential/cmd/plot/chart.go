@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// chart is a chart of some benchmarks. Each has one bar for the kubelet and one for the library.
+// chart shows some benchmarks. For each benchmark, there is a bar for the kubelet and a bar for the
+// library.
 type chart struct {
 	file, title string
-	// benchmarks are the first parts of the benchmarks' names.
+	// benchmarks are prefixes of benchmark names. A benchmark with such a prefix is in the chart.
 	benchmarks []string
 	// units are the units that are drawn. Each unit has its own rows.
 	units []string

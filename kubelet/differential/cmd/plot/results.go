@@ -18,7 +18,8 @@ const (
 
 // results are the figures of the benchmarks of both generators.
 type results struct {
-	// names are the benchmarks without the generator's name, in the order of the output.
+	// names are the benchmarks' names, in the order of the output. The part that names the
+	// generator is cut out.
 	names []string
 	runs  map[key][]float64
 }

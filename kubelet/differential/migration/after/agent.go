@@ -99,7 +99,8 @@ func (a *Agent) report(uid types.UID, id string, isContainer bool) {
 	}
 }
 
-// sync brings a pod to its wanted state, with a status newer than the last sync.
+// sync reads a status that is newer than the start of the last sync. It records in the journal what
+// a real agent would do with the status.
 func (a *Agent) sync(uid types.UID) {
 	began := time.Now()
 	status, err := a.cache.GetNewerThan(uid, a.synced[uid])

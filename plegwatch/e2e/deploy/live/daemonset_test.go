@@ -93,8 +93,8 @@ func (a *agent) healthz() (code int, r pleg.HealthReport) {
 	return http.StatusOK, r
 }
 
-// well returns a condition for eventually: the agent is healthy, its stream is connected, and its
-// last list began after the given time.
+// well returns a condition for the function eventually: the agent is healthy, its stream is
+// connected, and its last list began after the given time.
 func (a *agent) well(after time.Time) func() string {
 	return func() string {
 		code, r := a.healthz()
@@ -106,7 +106,7 @@ func (a *agent) well(after time.Time) func() string {
 	}
 }
 
-// cut is a condition for eventually: the agent has noticed that the runtime is gone.
+// cut is a condition for the function eventually: the agent has noticed that the runtime is gone.
 func (a *agent) cut() string {
 	if _, r := a.healthz(); r.RelistError == "" || r.Stream.State == pleg.StreamConnected {
 		return describe(r)
@@ -114,8 +114,8 @@ func (a *agent) cut() string {
 	return ""
 }
 
-// deaths returns how many deaths with the given exit code the agent has recorded since its first
-// request.
+// deaths returns how many deaths with the given exit code the agent has recorded. The first call of
+// deaths starts the recording.
 func (a *agent) deaths(code int) (n int) {
 	a.t.Helper()
 	var seen struct {
@@ -160,7 +160,7 @@ func TestRestartOfRuntime(t *testing.T) {
 	n.eventually("the blind agent", n.ready("blind"))
 	n.eventually("the agent's health", a.well(time.Time{}))
 	n.eventually("the blind agent's health", blind.well(time.Time{}))
-	if a.deaths(0)+blind.deaths(0) > 0 { // the first call of deaths starts the recording
+	if a.deaths(0)+blind.deaths(0) > 0 { // these calls of deaths start the recording
 		t.Error("what has run on has ended")
 	}
 	first := n.pod("plegwatch").Status.ContainerStatuses[0]

@@ -106,7 +106,7 @@ func get(url string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// ready returns a condition for eventually: a pod is ready.
+// ready returns a condition for the function eventually: a pod is ready.
 func (n *node) ready(name string) func() string {
 	return func() string {
 		pod := n.pod(name)
@@ -124,8 +124,8 @@ func describe(v any) string {
 	return string(text)
 }
 
-// eventually waits until missing returns "". If that takes longer than patience, the test fails
-// with the last text from missing.
+// eventually calls the function missing until it returns "". After the time patience, the test
+// fails with the last text that missing returned.
 func (n *node) eventually(what string, missing func() string) {
 	n.t.Helper()
 	last := ""
