@@ -30,8 +30,8 @@ var calls = []string{
 	"ContainerStatus", "GetContainerEvents",
 }
 
-// otherCalls belong to another API than CRI, or serve exits only. WithoutExitEvents prevents them.
-// They only read.
+// otherCalls are calls of APIs other than CRI, and CRI calls that are needed only for exits. They
+// change nothing. With WithoutExitEvents, none of them is made.
 var otherCalls = []string{
 	"/containerd.services.events.v1.Events/Subscribe", "/runtime.v1.RuntimeService/Status",
 	"containerd.task.v2.Task/State", "containerd.task.v2.Task/Wait",
