@@ -261,7 +261,7 @@ func (w *world) tick(kind actionKind) {
 	w.noteClock()
 }
 
-// ask performs a request by a caller or a reader, or an event of the runtime.
+// ask performs an action: a caller's or a reader's request, or an event that the runtime sends.
 func (w *world) ask(a action) {
 	uid := podUID(a.pod)
 	switch a.kind {

@@ -57,7 +57,7 @@ func (r *reconciler) inspected(rec *podRecord, res *result) {
 		}
 	}
 	switch superseded := rec.change != rec.inspecting.change; {
-	case superseded: // errors are stored too, so that the next success causes a PodSync
+	case superseded: // every other error is stored; the next success then causes a PodSync
 		r.storeUnlessOutdated(rec, status, err)
 		rec.inspect = true
 	case err != nil:

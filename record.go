@@ -45,7 +45,7 @@ type podRecord struct {
 	due [dueKinds]time.Time
 	// attempts is the number of consecutive retries that were scheduled.
 	attempts int
-	// inspect is true if an inspection must begin. The start of an inspection clears it, as does a status that agrees.
+	// inspect is true if an inspection must begin. A status that agrees with the list clears it, too.
 	inspect bool
 	// inspecting is the state for which the inspection in flight was begun. It is nil once the result is handled.
 	inspecting *snapshot

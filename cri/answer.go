@@ -8,7 +8,7 @@ import (
 )
 
 // answerCodec is a codec for one call. It encodes as gRPC does by default, and keeps the bytes of
-// the answer instead of decoding them. Whoever calls the method take must free the bytes.
+// the answer instead of decoding them. The caller of take must free the bytes.
 type answerCodec struct {
 	requestCodec
 	kept mem.BufferSlice

@@ -108,7 +108,7 @@ func (r *Runtime) answersAfter(ctx context.Context, dials int64) bool {
 	return err == nil && r.dialer.dials.Load() == dials
 }
 
-// eventStream is the object of the event stream's calls in CallsInFlight.
+// eventStream is what CallsInFlight reports as the object of a call that reads the event stream.
 var eventStream = target{kind: "the event stream"}
 
 // watch is one open stream, of events or of exits.

@@ -30,8 +30,8 @@ var calls = []string{
 	"ContainerStatus", "GetContainerEvents",
 }
 
-// otherCalls belong to another API than CRI, or serve exits only. WithoutExitEvents prevents them.
-// They only read.
+// otherCalls are calls of APIs other than CRI, and CRI calls that are needed only for exits. They
+// change nothing. With WithoutExitEvents, none of them is made.
 var otherCalls = []string{
 	"/containerd.services.events.v1.Events/Subscribe", "/runtime.v1.RuntimeService/Status",
 	"containerd.task.v2.Task/State", "containerd.task.v2.Task/Wait",
@@ -54,8 +54,8 @@ func TestCodeNamesOnlyReadingCalls(t *testing.T) {
 		reflect.TypeFor[runtimeapi.RuntimeServiceClient](), reflect.TypeFor[runtimeapi.ImageServiceClient](),
 	} {
 		for i := range client.NumMethod() {
-			// Status asks for the runtime's conditions, so it only reads. Many Go types use its
-			// name for a method or a field.
+			// The CRI call Status only reads. Its name is not forbidden, because many Go types have a
+			// method or a field called Status.
 			if name := client.Method(i).Name; !slices.Contains(calls, name) && name != "Status" {
 				forbidden[name] = true
 			}

@@ -47,8 +47,7 @@ func newStreamNode(t *testing.T, opts ...cri.Option) *streamNode {
 	return n
 }
 
-// The method named stops makes streaming lists fail with err. If err is nil, streaming lists work
-// again.
+// stops makes streaming lists fail with err. With nil, they work again.
 func (n *streamNode) stops(err error) {
 	n.refuse["StreamPodSandboxes"], n.refuse["StreamContainers"] = err, err
 }

@@ -133,8 +133,8 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 	}
 }
 
-// isOwnExit reports whether the container itself has exited, with a known code. A command in the
-// container may use the container's ID. Then the event's PID differs from the PID in the bundle.
+// isOwnExit reports whether the container itself has exited, with a known code. A command that
+// runs in the container may report the container's ID as its own; its PID is not the one in the bundle.
 // containerd sends code 255 without a PID if it lost the shim and does not know the exit.
 func (r *Runtime) isOwnExit(event *taskEvent) bool {
 	if event.pid == 0 {

@@ -164,7 +164,7 @@ const historyWriter = "PLEGWATCH_TEST_HISTORY"
 
 func writeHistory(dir string) {
 	h, _, err := openHistory(dir, 2)
-	for i := 0; err == nil; i++ {
+	for i, end := 0, time.Now().Add(patience); err == nil && time.Now().Before(end); i++ {
 		err = h.add(line{Time: time.Now(), Pod: strings.Repeat("p", i%1000), Event: pleg.ContainerDied})
 	}
 	fmt.Fprintln(os.Stderr, err)

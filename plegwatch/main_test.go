@@ -403,7 +403,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// watching is a call of the function run in its own goroutine.
+// watching is the program, which runs in a goroutine. code receives its exit code.
 type watching struct{ code chan int }
 
 func startWatch(ctx context.Context, args []string, stdout, stderr io.Writer) watching {

@@ -201,7 +201,7 @@ func (f *injectedFault) spoil(answer any) (any, error) {
 	return answer, nil
 }
 
-// namesInWriting does the same as names, for requests of writingCalls.
+// namesInWriting is like the function names, but for the requests of writingCalls.
 func namesInWriting(req any, object string) bool {
 	if r, ok := req.(interface{ GetContainerId() string }); ok && r.GetContainerId() == object {
 		return true

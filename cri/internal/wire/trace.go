@@ -17,9 +17,9 @@ import (
 //   - Labels and annotations are map fields. Their number must be unchanged, and so must the sum of
 //     their 64-bit hashes with a random seed, whatever their order. One change in 2^64 is missed
 //     until something else in the item changes. The time is proportional to the number of entries,
-//     and no second copy of the entries is stored. To search the previous bytes for each
-//     entry would take as long with the kubelet's four labels, and a third longer with ten more
-//     labels (BenchmarkIdleRelistLabels).
+//     and no second copy of the entries is stored. Searching the previous
+//     bytes for each entry takes as long with the kubelet's four labels, and a third longer with ten
+//     more labels (BenchmarkIdleRelistLabels).
 //   - All other fields must be present with the same bytes in the same order. This includes the
 //     state, and every field that a runtime might change although the API forbids it.
 //

@@ -135,7 +135,7 @@ func TestRule10FutureMinTimes(t *testing.T) {
 	})
 }
 
-// Rule 10: while full lists fail, pod lists answer all readers, even if there are many.
+// Rule 10: while full lists fail, each of many readers is answered, by lists of single pods.
 func TestRule10ManyReadersWhileListsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

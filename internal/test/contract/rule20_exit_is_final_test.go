@@ -361,7 +361,7 @@ func TestRule20ExitsOfStatusesAreBounded(t *testing.T) {
 			_ = g.Relist(t.Context())
 		}
 	}
-	inspect(500) // look-ups now keep the newest 20,000 removed containers
+	inspect(500) // from here on, look-ups find only the newest 20,000 removed containers
 	before := heapInUse()
 	inspect(500)
 	if grown := heapInUse() - before; grown > 1<<20 {

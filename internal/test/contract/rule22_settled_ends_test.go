@@ -132,7 +132,7 @@ func TestRule22LateReasonBesideAnotherExit(t *testing.T) {
 		n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Delay: 300 * time.Millisecond, Times: 1})
 		n.g.RequestReinspect("a")
 		time.Sleep(50 * time.Millisecond)
-		n.g.RequestRelist("a") // shows no change, so the cache is fresher than the inspection
+		n.g.RequestRelist("a") // it finds no change, which makes the cache's time later than the inspection's
 		time.Sleep(50 * time.Millisecond)
 		n.SetContainer("a", "a3", pleg.ContainerStateRunning)
 		n.g.RequestRelist("a") // shows a change, which supersedes the inspection

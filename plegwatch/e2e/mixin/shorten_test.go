@@ -12,7 +12,7 @@ const faster = 30
 
 var minutes = regexp.MustCompile(`(for: |offset |\[)(\d+)m\b`)
 
-// shorten divides the minutes in the rules by the constant faster. It also replaces thresholds;
+// shorten speeds up the rules: it divides their minutes by a constant. It also replaces thresholds;
 // each threshold must occur exactly once in the rules.
 func shorten(t *testing.T, rules string, thresholds map[string]string) string {
 	t.Helper()

@@ -146,7 +146,8 @@ type exitSamples struct {
 	//   - sent: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.
 	reaped, raw, sent, cri measure.Samples
-	// behind is the time from the first report by a bare reader of exits to ContainerDied.
+	// behind is how much later ContainerDied comes than the same exit comes to a reader without a
+	// generator.
 	behind measure.Samples
 }
 
