@@ -137,7 +137,8 @@ func TestHistoryWithLinesThatCannotBeRead(t *testing.T) {
 	}
 	var stdout, stderr console
 	if code := run(t.Context(), []string{"history", dir}, &stdout, &stderr); code != exitOK ||
-		strings.Count(stdout.String(), "Died") != 2 || !strings.Contains(stderr.String(), " 3 lines are torn, or of another version") {
+		strings.Count(stdout.String(), "Died") != 2 ||
+		!strings.Contains(stderr.String(), " 3 lines are torn, or of another version") {
 		t.Errorf("exit code %d; stderr %s; stdout:\n%s", code, &stderr, &stdout)
 	}
 }
@@ -225,7 +226,8 @@ func grows(dir string) bool {
 func TestPastOfThePage(t *testing.T) {
 	p := new(past)
 	for _, text := range []string{
-		`{"time":"2026-01-02T03:05:00Z","event":"ContainerDied","initial":true,"finishedAt":"2026-01-02T03:04:00Z","pod":"a"}`,
+		`{"time":"2026-01-02T03:05:00Z","event":"ContainerDied","pod":"a","initial":true,` +
+			`"finishedAt":"2026-01-02T03:04:00Z"}`,
 		`{"time":"2026-01-02T03:04:30Z","event":"ContainerStarted","pod":"b"}`,
 		`{"time":"2026-01-02T03:04:40Z","event":"ContainerEnded","pod":"b"}`,
 		`{"time":"2026-01-02T03:04:30Z","level":"error","sentence":"Not healthy."}`,

@@ -97,7 +97,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		if written, earlier, err = openHistory(f.history, f.size); err != nil {
 			return err
 		}
-		defer written.close()
+		defer func() { _ = written.close() }()
 		if earlier.unreadable > 0 {
 			log.Warn("The history contains lines that are torn, or of another version", "lines", earlier.unreadable)
 		}
