@@ -143,7 +143,7 @@ type world struct {
 
 	// The checks use the fields below.
 	stamped  map[uint64]truth                       // the truth when each list began
-	reached  []reached                              // the true levels at each new time of the clock, when it was first shown
+	reached  []reached                              // the true levels at each new time of the clock, as first shown
 	seen     truth                                  // the true levels that the record's list has read
 	gone     truth                                  // the levels when the record last became absent
 	ended    [exploredPods][exploredContainers]bool // true if the cache has shown the container exited

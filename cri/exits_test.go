@@ -277,12 +277,12 @@ func message(fields ...[]byte) string {
 	return string(m)
 }
 
-func envelope(namespace, topic, event string) string {
-	return message(field(1, message(field(1, 1000))), field(2, namespace), field(3, topic), field(4, event))
+func envelope(topic, event string) string {
+	return message(field(1, message(field(1, 1000))), field(2, "k8s.io"), field(3, topic), field(4, event))
 }
 
 func taskExit(fields ...[]byte) string {
-	return envelope("k8s.io", "/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
+	return envelope("/tasks/exit", message(field(1, "containerd.events.TaskExit"), field(2, message(fields...))))
 }
 
 // Of containerd's events, only exits of containers are reported, and only if the code is known.
@@ -303,9 +303,9 @@ func TestTaskExits(t *testing.T) {
 			pleg.ContainerExit{ContainerID: "c", FinishedAt: exited.FinishedAt}, ""},
 		{"fields of a later version", message(field(9, "?"), []byte(valid), field(10, 7)), exited, ""},
 		{"the guess of a containerd that lost the shim", taskExit(field(1, "c"), field(2, "c"), field(4, 255), at), none, ""},
-		{"a start", envelope("k8s.io", "/tasks/start", message(field(1, "containerd.events.TaskStart"),
+		{"a start", envelope("/tasks/start", message(field(1, "containerd.events.TaskStart"),
 			field(2, message(field(1, "c"), field(2, 4711))))), none, ""},
-		{"a process without memory", envelope("k8s.io", "/tasks/oom", message(field(1, "containerd.events.TaskOOM"),
+		{"a process without memory", envelope("/tasks/oom", message(field(1, "containerd.events.TaskOOM"),
 			field(2, message(field(1, "c"))))), none, ""},
 		{"a command", taskExit(field(1, "c"), field(2, "probe"), at), none, ""},
 		{"another namespace", strings.Replace(valid, "k8s.io", "docker", 1), none, ""},
@@ -318,7 +318,7 @@ func TestTaskExits(t *testing.T) {
 		{"no ID", taskExit(field(2, "c"), at), none, "item_without_id"},
 		{"an ID that is a number", taskExit(field(1, 7), field(2, "c"), at), none, "item_without_id"},
 		{"no event", message(field(2, "k8s.io"), field(3, "/tasks/exit")), none, "item_without_id"},
-		{"a malformed event", envelope("k8s.io", "/tasks/exit", "\xff"), none, "unreadable_exit"},
+		{"a malformed event", envelope("/tasks/exit", "\xff"), none, "unreadable_exit"},
 		{"a malformed exit", taskExit([]byte("\xff")), none, "unreadable_exit"},
 		{"not UTF-8", taskExit(field(1, "c\xff"), field(2, "c\xff")), pleg.ContainerExit{ContainerID: "c\uFFFD"},
 			"invalid_utf8"},

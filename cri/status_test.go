@@ -257,7 +257,7 @@ func TestGetPodStatusFails(t *testing.T) {
 			heal := s.Inject(test.fault)
 			defer heal()
 			got, err := r.GetPodStatus(t.Context(), pod)
-			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // the status of the other object is present
+			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // of the other object
 				t.Fatalf("%+v, %v", got, err)
 			}
 			if status.Code(err) != test.code {

@@ -21,7 +21,7 @@ const (
 	WatchContainerExits  Method = "WatchContainerExits"
 )
 
-// AnyPod, as the pod of a fault, matches every call of the method.
+// AnyPod matches every call of the method, as the pod of a fault.
 const AnyPod types.UID = ""
 
 // Fault describes a fault in calls to the fake Runtime. Its effects happen in the order of the

@@ -243,7 +243,7 @@ func TestPodDetail(t *testing.T) {
 func TestLevelsAndThePastStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := time.Now().Add(-time.Hour)
-		died := plegz.Event{Time: before, Namespace: "shop", Pod: "gone", PodUID: "gone", Event: pleg.ContainerDied, Reason: "OOMKilled"}
+		died := plegz.Event{Time: before, Pod: "gone", PodUID: "gone", Event: pleg.ContainerDied, Reason: "OOMKilled"}
 		n := newNode(t, plegz.WithPast([]plegz.Event{died}, []plegz.PastCondition{
 			{Time: before, Condition: plegz.Condition{Level: plegz.LevelError, Sentence: "Not healthy: the past."}},
 		}))
@@ -260,7 +260,8 @@ func TestLevelsAndThePastStay(t *testing.T) {
 		for _, l := range s.Conditions {
 			levels = append(levels, l.Level)
 		}
-		if want := []plegz.Level{plegz.LevelError, plegz.LevelOK, plegz.LevelWarning, plegz.LevelOK}; !slices.Equal(levels, want) ||
+		want := []plegz.Level{plegz.LevelError, plegz.LevelOK, plegz.LevelWarning, plegz.LevelOK}
+		if !slices.Equal(levels, want) ||
 			!strings.Contains(s.Conditions[2].Sentence, "shop/a has been stuck") {
 			t.Errorf("%+v", s.Conditions)
 		}

@@ -58,7 +58,7 @@ func WithLinks(paths ...string) Option {
 // contain secrets. By default they are left out.
 func WithLabels() Option { return func(o *options) { o.labels = true } }
 
-// AnyHost, as a host of WithRemoteAccess or Guard, allows every Host header. Then, by DNS
+// AnyHost allows every Host header, as a host of WithRemoteAccess or Guard. Then, by DNS
 // rebinding, any web page that a viewer visits can reach the handler.
 const AnyHost = "*"
 

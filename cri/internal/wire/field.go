@@ -61,7 +61,7 @@ func ID(message []byte) []byte {
 	return nil
 }
 
-// The function Each calls f with each field of a message: its number and its value, which is bytes
+// Each calls f with each field of a message: its number and its value, which is bytes
 // or a varint. For a field of another type, value is nil and n is 0. Each returns false if the
 // message is malformed.
 func Each(message []byte, f func(number int, value []byte, n uint64)) bool {
