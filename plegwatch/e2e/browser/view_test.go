@@ -190,7 +190,8 @@ func TestFitAndFold(t *testing.T) {
 		minute / 2:  {3600, 20}, 2 * minute: {3600, 100, 20}, 10 * minute: {3600, 480},
 	} {
 		got := evaluate[int](t, tab, fmt.Sprintf(`(() => { const now = 1e12; const pods = [%s].map((s) => `+
-			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); return PLEGZ.fit({ time: now, conditions: [] }, pods); })()`,
+			`({ containers: [{ created: now - s * 1000 }], sandboxes: [] })); `+
+			`return PLEGZ.fit({ time: now, conditions: [] }, pods); })()`,
 			strings.Trim(strings.Join(strings.Fields(fmt.Sprint(begun)), ","), "[]")))
 		if got != want {
 			t.Errorf("%v: %d, want %d", begun, got, want)

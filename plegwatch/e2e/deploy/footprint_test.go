@@ -76,8 +76,8 @@ func TestFootprint(t *testing.T) {
 		began, before := cpuSeconds(t, pid), sizeOf(history)
 		time.Sleep(*footprintFor)
 		cores := (cpuSeconds(t, pid) - began) / footprintFor.Seconds()
-		t.Logf("%d pods, %-21s %5.1f millicores, RSS %4.1f MiB, its highest %4.1f MiB, history %4.2f MiB an hour", *footprintPods,
-			state+":", cores*1000, status(t, pid, "VmRSS"), status(t, pid, "VmHWM"),
+		t.Logf("%d pods, %-21s %5.1f millicores, RSS %4.1f MiB, its highest %4.1f MiB, history %4.2f MiB an hour",
+			*footprintPods, state+":", cores*1000, status(t, pid, "VmRSS"), status(t, pid, "VmHWM"),
 			float64(sizeOf(history)-before)/(1<<20)/footprintFor.Hours())
 		return cores
 	}
