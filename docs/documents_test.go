@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// mostWords limits the number of words in all documents together. So an author of new text must
+// mostWords limits the number of words in all documents together, without tables of results that
+// commands write. So an author of new text must
 // shorten other text.
-const mostWords = 32_000
+const mostWords = 31_400
 
 // Every test, fuzz test, benchmark and script that a document names exists. Each rule of the
 // contract has a test file, or the rule's row names a test. A test with a name like TestRule7… is
@@ -50,13 +51,14 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 	name := regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)_?[A-Za-z]\\w+)[`/]")
 	script := regexp.MustCompile("`(?:testdata/([\\w-]+)\\.txt|TestScenarios/([\\w-]+))`")
+	table := regexp.MustCompile(`(?s)<!-- make \w+ writes this table -->.*?<!-- end`) // of results
 	words := 0
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
 		}
-		words += len(strings.Fields(string(text)))
+		words += len(strings.Fields(string(table.ReplaceAll(text, nil))))
 		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
 			if !defined[m[1]] {
 				t.Errorf("%s names %s, which does not exist", document, m[1])
