@@ -10,8 +10,7 @@ import (
 )
 
 // mostWords limits the number of words in all documents together, without tables of results that
-// commands write. So an author of new text must
-// shorten other text.
+// commands write. So an author of new text must shorten other text.
 const mostWords = 31_400
 
 // Every test, fuzz test, benchmark and script that a document names exists. Each rule of the
