@@ -199,6 +199,9 @@ func TestHistoryOfKilledAgents(t *testing.T) {
 			t.Fatalf("after %d kills: %v; %d unreadable", n+1, err, p.unreadable)
 		}
 		entries += len(p.entries)
+		if n%1000 == 999 {
+			t.Logf("%d kills", n+1)
+		}
 		var size int64
 		files, _ := filepath.Glob(filepath.Join(dir, "*"))
 		for _, f := range files {
