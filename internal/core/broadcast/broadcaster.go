@@ -139,7 +139,7 @@ func (b *Broadcaster[K, U, E]) Fill() {
 	}
 }
 
-// From Start until Halt, the goroutines of the method pump send events to slow readers.
+// Start begins to send events to slow readers, in goroutines of the method pump, until Halt.
 func (b *Broadcaster[K, U, E]) Start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

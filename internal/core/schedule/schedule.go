@@ -19,10 +19,10 @@ const (
 	// PodListsAtOnce is how many pod lists run at once. If more pods wait, a full list is made
 	// instead. With some hundred containers, a full list costs about as much as eight pod lists.
 	PodListsAtOnce = 8
-	// At most MaxSlow slow inspections release their workers. Further slow inspections keep their
+	// MaxSlow is how many slow inspections release their workers. Further slow inspections keep their
 	// workers, so that a stuck runtime is sent a bounded number of calls.
 	MaxSlow = 64
-	// A full list that runs longer than MaxStuckAfter is stuck, unless a period is longer.
+	// MaxStuckAfter is the longest time after which a full list is stuck, unless a period is longer.
 	MaxStuckAfter = 10 * time.Second
 	// canariesPerThreshold is how many canaries (healthy pods) are inspected per health threshold.
 	canariesPerThreshold = 6
