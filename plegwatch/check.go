@@ -151,6 +151,8 @@ func trouble(r *agentReport, now time.Time) string {
 		return r.CallsInFlight[unlisted].Object + " is stuck" + since(list.Since)
 	case list != nil:
 		return "a container blocks the lists" + since(list.Since)
+	case r.RelistError != "" && r.LastAnswer.IsZero() && r.LastRelist.IsZero():
+		return "the runtime has not answered yet; " + ending(r.RelistError)
 	case r.RelistError != "" && r.LastRelist.IsZero():
 		return "no list yet; " + ending(r.RelistError)
 	case r.RelistError != "":

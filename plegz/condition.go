@@ -94,7 +94,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	}
 	if isFrozen(&r) {
 		c.away = r.StuckRelist.Since
-	} else if r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall {
+	} else if isSilent(&r, now) {
 		c.away = r.LastRelist
 	}
 	c.encoded, c.found = encoded(clipLists(r)), newReport(&c, pods)
@@ -104,6 +104,12 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 // isFrozen reports whether the runtime has stopped answering calls.
 func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }
 
+// isSilent reports whether lists fail, and the runtime has answered no other call for a while either,
+// for example because it does not run.
+func isSilent(r *pleg.HealthReport, now time.Time) bool {
+	return r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall
+}
+
 // troubles returns the problems in a report, worst first, with one sentence each. If the runtime is
 // frozen, only one sentence is about calls.
 func troubles(r *pleg.HealthReport, now time.Time) []string {
@@ -112,6 +118,14 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 	if isFrozen(r) {
 		since := r.StuckRelist.Since
 		say("nothing has been answered since %s: restart the runtime.", forLong(since, since, now))
+		return append(all, exitTroubles(r, now)...)
+	}
+	if isSilent(r, now) {
+		since := "yet"
+		if last := r.LastAnswer; !last.IsZero() {
+			since = "since " + forLong(last, last, now)
+		}
+		say("nothing has been answered %s: start or restart the runtime (%s).", since, printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
 	var stuck, failed []pleg.FailingPod
@@ -197,17 +211,21 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 		list, forLong(since, attempt, now), effect)
 }
 
-// exitTroubles returns one sentence about all unconfirmed exits, or nothing if there are none.
-func exitTroubles(r *pleg.HealthReport, now time.Time) (all []string) {
-	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if exits := r.UnconfirmedExits; len(exits) > 0 {
-		oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
-		say("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
-			printable.Text(cmp.Or(oldest.Container, short(oldest.ContainerID))),
-			printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
-			roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))
+// exitTroubles returns one sentence about all unconfirmed exits, if the oldest has been unconfirmed for
+// long. A busy runtime needs some seconds to confirm an exit.
+func exitTroubles(r *pleg.HealthReport, now time.Time) []string {
+	exits := r.UnconfirmedExits
+	if len(exits) == 0 {
+		return nil
 	}
-	return all
+	oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
+	if now.Sub(oldest.Since) <= slowCall {
+		return nil
+	}
+	return []string{fmt.Sprintf("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
+		printable.Text(cmp.Or(oldest.Container, short(oldest.ContainerID))),
+		printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
+		roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))}
 }
 
 // forLong describes when a problem began, and how long it has lasted. If the current attempt began

@@ -110,6 +110,30 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
+// If the runtime answers nothing, the sentence says that it must be started or restarted, and contains the error once.
+func TestSilentRuntime(t *testing.T) {
+	for _, wasUp := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			runtime := plegtest.NewRuntime()
+			n := newIdleNode(t, runtime, runtime)
+			want := "Not healthy: nothing has been answered since 00:00:00 UTC on 1 Jan (for 20 s): " +
+				"start or restart the runtime (connection refused)."
+			if wasUp {
+				n.g.Start(t.Context())
+				n.pass(5 * time.Second)
+				want = "Degraded: nothing has been answered since 00:00:05 UTC on 1 Jan (for 20 s): " +
+					"start or restart the runtime (connection refused)."
+			}
+			n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
+			n.g.Start(t.Context()) // a second Start changes nothing
+			n.pass(20 * time.Second)
+			if s := n.state(); s.Sentence != want || len(s.Notes) > 0 {
+				t.Errorf("%s, notes %q, want %s", s.Sentence, s.Notes, want)
+			}
+		})
+	}
+}
+
 // If there is no worse problem, the sentence names the oldest unconfirmed exit. The container is
 // shown as exited and unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {
