@@ -96,11 +96,11 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 		pod := m.DaemonSet.Spec.Template.Spec
 		c := pod.Containers[0]
 		dir := filepath.Dir(socket)
-		want := 1
+		want := 2 // with the history
 		if socket == sockets["k3s"] {
-			want = 2 // plus the directory of the shims' sockets
+			want = 3 // plus the directory of the shims' sockets
 		}
-		claim(t, len(pod.Volumes) == want && len(c.VolumeMounts) == want, "it has one volume")
+		claim(t, len(pod.Volumes) == want && len(c.VolumeMounts) == want, "it has no other volume")
 		v, mount := pod.Volumes[0], c.VolumeMounts[0]
 		claim(t, v.HostPath != nil && v.HostPath.Path == dir && *v.HostPath.Type == corev1.HostPathDirectory,
 			"the directory of the socket is mounted")
@@ -108,6 +108,9 @@ func TestDirectoryOfTheSocketIsMounted(t *testing.T) {
 			"it is mounted at its own path, read-only")
 		claim(t, mount.MountPropagation == nil, "what is mounted in it later is not seen")
 		claim(t, c.Args[0] == "--runtime-endpoint=unix://"+socket, "the socket in it is asked")
+		history, at := pod.Volumes[1], c.VolumeMounts[1]
+		claim(t, history.EmptyDir != nil && history.EmptyDir.SizeLimit.Value() >= 12<<20 && at.Name == history.Name &&
+			slices.Contains(c.Args, "--history="+at.MountPath), "the history outlives the container, and has room")
 	})
 }
 
