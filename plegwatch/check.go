@@ -115,7 +115,7 @@ type agentReport struct {
 	FailingPods []struct {
 		pleg.FailingPod
 		Container string
-	}
+	} `json:"failingPods"` // the embedded report has a field of this name
 }
 
 // trouble describes the worst problem of a report in a few words, because the report's own sentence

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -122,6 +123,10 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: "bad data", LastAnswer: time.Now()})), 1,
 			"PLEG is not healthy: no list yet; bad data"},
 		{healthz(withPods(pleg.HealthReport{Reason: long})), 1, "PLEG is not healthy: länger"},
+		{func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz writes it
+			_, _ = io.WriteString(w, `{"level":"warning","healthy":true,"failingPods":[`+
+				`{"namespace":"shop","name":"web-0","container":"app","stuckSince":"2026-01-02T03:04:05Z"}]}`)
+		}, 0, "PLEG is healthy, but shop/web-0 app is stuck since 2 Jan 03:04 UTC"},
 		{http.NotFound, 2, "404 Not Found"},
 		{func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, 2, "200 OK, without a health"},
 		{func(w http.ResponseWriter, _ *http.Request) {

@@ -134,12 +134,17 @@ func openHistory(dir string, size int) (*history, *past, error) {
 	return h, p, nil
 }
 
-// key identifies an event of a container.
-func (l *line) key() string { return l.ContainerID + " " + string(l.Event) }
+// key identifies an event of a container. A corrected end has a key of its own.
+func (l *line) key() string {
+	key := l.ContainerID + " " + string(l.Event)
+	if l.ExitCode != nil {
+		key += fmt.Sprint(" ", *l.ExitCode, " ", l.Reason)
+	}
+	return key
+}
 
-// has reports whether l is an Initial event of this agent that an earlier agent has already
-// written.
-func (h *history) has(l *line) bool { return h != nil && l.Initial && h.known[l.key()] }
+// has reports whether an earlier agent has already written l.
+func (h *history) has(l *line) bool { return h != nil && l.ContainerID != "" && h.known[l.key()] }
 
 // add writes a line or a healthLine.
 func (h *history) add(v any) error {

@@ -261,3 +261,28 @@ func TestPastOfThePage(t *testing.T) {
 		t.Errorf("conditions %+v", got.Conditions)
 	}
 }
+
+// An end that an earlier agent wrote is not written again, unless it has been corrected since.
+func TestEndsAreWrittenOnce(t *testing.T) {
+	t.Parallel()
+	code := 137
+	ended := line{Time: someTime, ContainerID: "c", Event: pleg.ContainerEnded, ExitCode: &code, Reason: "Error"}
+	dir := t.TempDir()
+	earlier, _, err := openHistory(dir, defaultHistorySize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(earlier.add(ended), earlier.close()); err != nil {
+		t.Fatal(err)
+	}
+	h, _, err := openHistory(dir, defaultHistorySize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.close() }()
+	corrected, other, sync := ended, ended, line{Time: someTime, Event: pleg.PodSync}
+	corrected.Reason, other.ContainerID = "OOMKilled", "d"
+	if !h.has(&ended) || h.has(&corrected) || h.has(&other) || h.has(&sync) {
+		t.Error(h.has(&ended), h.has(&corrected), h.has(&other), h.has(&sync))
+	}
+}

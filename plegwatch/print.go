@@ -206,10 +206,10 @@ func (l line) containerText() string {
 
 func (l line) stateText() string {
 	switch {
+	case l.ExitCode != nil: // also if a later inspection has failed
+		return strings.TrimSpace(fmt.Sprintf("%s %d %s", l.State, *l.ExitCode, l.Reason))
 	case l.Error != "":
 		return "inspection failed"
-	case l.ExitCode != nil:
-		return strings.TrimSpace(fmt.Sprintf("%s %d %s", l.State, *l.ExitCode, l.Reason))
 	case l.State == string(pleg.ContainerStateExited):
 		return l.State + ", code unknown"
 	case l.RestartCount > 0:

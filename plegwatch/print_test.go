@@ -47,6 +47,10 @@ func TestTextPrinter(t *testing.T) {
 			l.Event, l.State, l.ExitCode, l.Reason, l.Cause = pleg.ContainerDied, "exited", &one, "Error", pleg.CauseHint
 		}),
 			"shop/web-0                 nginx        Died     exited 1 Error             -  hint"},
+		{"died, and a later inspection failed", with(func(l *line) {
+			l.Event, l.State, l.ExitCode, l.Reason, l.Error = pleg.ContainerDied, "exited", &one, "Error", "no"
+		}),
+			"shop/web-0                 nginx        Died     exited 1 Error             -  period"},
 		{"removed", with(func(l *line) { l.Event, l.State = pleg.ContainerRemoved, "" }),
 			"shop/web-0                 nginx        Removed  -                          -  period"},
 		{"sync", with(func(l *line) { l.Event, l.State, l.Container, l.Cause = pleg.PodSync, "", "", pleg.CauseDemand }),

@@ -33,7 +33,7 @@ type Condition struct {
 }
 
 // changing matches the parts of a sentence that may change while the problem stays the same.
-var changing = regexp.MustCompile(`\(for [^)]*\)|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
+var changing = regexp.MustCompile(`\(for [^)]*\)|: repair or end it|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
 // Resembles reports whether c and other have the same level and describe the same problem. Times
 // and counts may differ.
@@ -156,12 +156,15 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		}
 	}
 	if len(stuck) > 0 && !listIsStuck {
-		first, unaffected := stuck[0], ""
+		first, advice, unaffected := stuck[0], "", ""
+		if now.Sub(first.StuckSince) > slowCall { // until then, the runtime itself may be stuck
+			advice = ": repair or end it"
+		}
 		if r.StuckRelist == nil {
 			unaffected = "; other pods are not affected"
 		}
 		text, attempt := stuckObject(r, first)
-		say("%s has been stuck since %s: repair or end it%s%s.", text, forLong(first.StuckSince, attempt, now),
+		say("%s has been stuck since %s%s%s%s.", text, forLong(first.StuckSince, attempt, now), advice,
 			others(len(stuck)-1, "pod is stuck", "pods are stuck"), unaffected)
 	}
 	if len(failed) > 0 {

@@ -37,12 +37,14 @@ func TestSentence(t *testing.T) {
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
 		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
-		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s): repair or end it; ")
+		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s); other pods are not affected.")
 		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "stuck" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
 		}
 		fail()
+		n.pass(8 * time.Second) // by then, the other pods have been inspected
+		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 12 s): repair or end it; ")
 		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		n.pass(11 * time.Second)
 		expect("warning", "Degraded: pod shop/a has blocked the lists since ")
