@@ -37,7 +37,7 @@ func TestSentence(t *testing.T) {
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
 		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
-		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s); other pods are not affected.")
+		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s); other pods are not ")
 		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "stuck" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
