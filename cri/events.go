@@ -68,7 +68,7 @@ func (r *Runtime) WatchContainerEvents(ctx context.Context, connected func(), ob
 	var codec utf8Codec
 	var stream receiver[runtimeapi.ContainerEventResponse]
 	if err := guarded(func() (err error) {
-		stream, err = r.client.getContainerEvents(w.beside.ctx,
+		stream, err = r.client.getContainerEvents(w.version.ctx,
 			&runtimeapi.GetEventsRequest{}, grpc.ForceCodecV2(&codec), grpc.MaxCallRecvMsgSize(maxReceivedBytes))
 		return err
 	}); err != nil {
@@ -116,10 +116,10 @@ type watch struct {
 	runtime   *Runtime
 	connected func()
 	call      *call
-	// beside runs the Version call while the stream is open. If the Version call fails, the context
-	// of beside is cancelled, which ends the stream.
-	beside *callGroup
-	events int // number of received events; owned by the reader
+	// version runs a Version call while the stream is open. If the Version call fails, the stream's
+	// context is cancelled, which ends the stream.
+	version *callGroup
+	events  int // number of received events; owned by the reader
 
 	mu         sync.Mutex
 	settled    bool      // true once the stream was accepted or has ended; guarded by mu
@@ -129,12 +129,12 @@ type watch struct {
 
 // newWatch records that a stream begins. The caller must call close.
 func (r *Runtime) newWatch(ctx context.Context, made rpc, of target, connected func()) *watch {
-	return &watch{runtime: r, connected: connected, call: r.begin(made, of), beside: r.newCallGroup(ctx, 1)}
+	return &watch{runtime: r, connected: connected, call: r.begin(made, of), version: r.newCallGroup(ctx, 1)}
 }
 
 // ask makes the Version call. When the runtime answers it, the stream counts as accepted.
 func (w *watch) ask() {
-	w.beside.start(rpcVersion, w.call.target, func(ctx context.Context) error {
+	w.version.start(rpcVersion, w.call.target, func(ctx context.Context) error {
 		if _, err := w.runtime.fetchVersion(ctx); err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func (w *watch) ask() {
 // close ends the calls of a stream, even if the client or observe panics or ends the goroutine.
 func (w *watch) close() {
 	w.runtime.calls.remove(w.call)
-	w.beside.cancel(nil)
-	_ = w.beside.wait() // the method end reports this error as the cause of the context
+	w.version.cancel(nil)
+	_ = w.version.wait() // the method end reports this error as the cause of the context
 }
 
 // accept records that the runtime has accepted the stream. Later calls of accept do nothing.
@@ -180,7 +180,7 @@ func (w *watch) end(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.settled = true
-	ended := context.Cause(w.beside.ctx)
+	ended := context.Cause(w.version.ctx)
 
 	switch {
 	case errors.Is(err, io.EOF):

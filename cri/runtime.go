@@ -38,8 +38,8 @@ type Runtime struct {
 	closed   atomic.Bool
 	reported badReporter
 
-	// relisting is a token: the full list that holds it is the only one that runs, and the only one
-	// that uses held and streaming.
+	// relisting contains one token. A full list takes it before it begins. So only one full list runs
+	// at a time, and no other code uses held and streaming.
 	relisting chan struct{}
 	held      *held
 	streaming streaming

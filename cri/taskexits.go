@@ -114,7 +114,7 @@ func (r *Runtime) watchTasks(ctx context.Context, of target, topics []string, co
 	defer w.close()
 	var stream grpc.ClientStream
 	if err := guarded(func() (err error) {
-		stream, err = r.subscribe(w.beside.ctx, topics)
+		stream, err = r.subscribe(w.version.ctx, topics)
 		return err
 	}); err != nil {
 		return w.end(err)

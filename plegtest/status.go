@@ -14,7 +14,7 @@ import (
 // SetStatus sets the status that GetPodStatus returns for a pod, whatever the pod's state is. With
 // nil, GetPodStatus again builds the status from the pod. The pod need not exist. The test must not
 // modify the status afterwards. GetPodStatus returns a shallow copy. To simulate an outdated
-// status, set one that GetPodStatus returned earlier.
+// status, set a status that GetPodStatus returned earlier.
 func (r *Runtime) SetStatus(uid types.UID, status *pleg.PodStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

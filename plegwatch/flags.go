@@ -302,9 +302,8 @@ func (e *exitEvents) option() cri.Option {
 	return cri.WithExitsDir(string(*e))
 }
 
-// since is a flag that selects pods and containers from those that exist at the start. It selects
-// those that started or ended after a time, or within a duration before the start. The zero value
-// selects none.
+// since is a flag that selects events by the time at which they happened: after a time, or within a
+// duration before the start. The zero value selects no event.
 type since struct {
 	at  time.Time
 	ago time.Duration

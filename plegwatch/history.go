@@ -14,7 +14,6 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/kubepleg/pleg"
-	"github.com/kubepleg/pleg/internal/printable"
 	"github.com/kubepleg/pleg/plegz"
 )
 
@@ -65,15 +64,10 @@ func readHistory(dir string) (*past, error) {
 
 // add adds a line.
 func (p *past) add(text []byte) {
-	var kind struct {
-		Event pleg.PodLifeCycleEventType `json:"event"`
-		Level plegz.Level                `json:"level"`
-	}
-	err := json.Unmarshal(text, &kind)
 	switch l, h := new(line), new(healthLine); {
-	case err == nil && kind.Event != "" && json.Unmarshal(text, l) == nil && !l.Time.IsZero():
+	case json.Unmarshal(text, l) == nil && l.Event != "" && !l.Time.IsZero():
 		p.entries = append(p.entries, entry{event: l})
-	case err == nil && kind.Level != "" && json.Unmarshal(text, h) == nil && !h.Time.IsZero():
+	case json.Unmarshal(text, h) == nil && h.Level != "" && !h.Time.IsZero():
 		p.entries = append(p.entries, entry{health: h})
 	default:
 		p.unreadable++
@@ -119,7 +113,8 @@ func openHistory(dir string, size int) (*history, *past, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the history: %w", err)
 	}
-	// The history has two files: the newest, and the last one that became full.
+	// The history consists of two files. When the first is full, it is renamed, and the previous
+	// full file is removed.
 	file := &lumberjack.Logger{Filename: filepath.Join(dir, historyFile), MaxSize: size / 2, MaxBackups: 1}
 	h := &history{w: file, known: make(map[string]bool)}
 	for _, e := range p.entries {
@@ -128,7 +123,7 @@ func openHistory(dir string, size int) (*history, *past, error) {
 		}
 	}
 	// The file may end in the middle of a line that an earlier agent wrote.
-	if err := h.write(nil); err != nil {
+	if err := h.write([]byte("\n")); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("opening the history: %w", err), h.close())
 	}
 	return h, p, nil
@@ -151,17 +146,16 @@ func (h *history) add(v any) error {
 	if h == nil {
 		return nil
 	}
-	text, err := json.Marshal(v)
+	text, err := jsonLine(v)
 	if err != nil {
 		return err
 	}
-	return h.write(printable.JSON(text))
+	return h.write(text)
 }
 
 // write writes a line in a single call. So an agent that is killed leaves at most one incomplete
 // line.
 func (h *history) write(text []byte) error {
-	text = append(text, '\n')
 	if h.torn {
 		text = append([]byte("\n"), text...)
 	}

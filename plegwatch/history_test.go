@@ -49,6 +49,13 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 	}
 	exit("before", "Error")
 	watched()
+	info, err := os.Stat(filepath.Join(dir, historyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("not only its owner can read the history: %v", mode)
+	}
 	exit("between", "OOMKilled")
 	again := watched("--since", "1h", "--event", "Ended")
 	s.Stop()

@@ -76,12 +76,18 @@ func (p jsonPrinter) print(l line) error { return p.write(l) }
 func (p jsonPrinter) printHealth(h healthLine) error { return p.write(h) }
 
 func (p jsonPrinter) write(v any) error {
-	text, err := json.Marshal(v)
+	text, err := jsonLine(v)
 	if err != nil {
 		return err
 	}
-	_, err = p.w.Write(append(printable.JSON(text), '\n'))
+	_, err = p.w.Write(text)
 	return err
+}
+
+// jsonLine returns a line of JSON, in which everything that a terminal could obey is escaped.
+func jsonLine(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	return append(printable.JSON(text), '\n'), err
 }
 
 // textPrinter prints a table. On a terminal, lines are as wide as the terminal. The last columns

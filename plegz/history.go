@@ -113,12 +113,8 @@ func (h *history) record(uid types.UID) *record {
 	return r
 }
 
-// note adds the event v, which describes e. It skips initial events, because the method observe
-// adds the present state.
+// note adds the event v, which describes e.
 func (h *history) note(e *pleg.PodLifecycleEvent, v Event) {
-	if e.Initial {
-		return
-	}
 	r := h.record(e.ID)
 	if r.observed.listed == nil {
 		r.observed.listed = e.Pod

@@ -73,8 +73,8 @@ func WithRemoteAccess(hosts ...string) Option {
 // requests. Until then the handler runs one goroutine.
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
-// WithPast adds events and conditions from before the agent began, oldest first; for example
-// those that an earlier agent wrote. By default there are none.
+// WithPast adds events and conditions from before the agent began, for example from the history of
+// an earlier agent. The oldest comes first. By default there are none.
 func WithPast(events []Event, conditions []PastCondition) Option {
 	return func(o *options) { o.pastEvents, o.pastConditions = events, conditions }
 }

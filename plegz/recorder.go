@@ -159,7 +159,11 @@ func (r *recorder) end(isOver func() bool) bool {
 	return true
 }
 
+// note adds an event to the history. It skips initial events, because observe adds the present state.
 func (r *recorder) note(e *pleg.PodLifecycleEvent) {
+	if e.Initial {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.note(e, NewEvent(e, r.cache, r.clock.Now().UTC()))

@@ -63,7 +63,7 @@ func programWithout(t *testing.T, path string) string {
 	return program[:from] + program[to:]
 }
 
-// agent is the program that uses the kubelet's packages, or the one that uses the library.
+// agent is one of two programs: the first uses the kubelet's packages, the second uses the library.
 type agent interface {
 	Run(ctx context.Context)
 	Journal() []string

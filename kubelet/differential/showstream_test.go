@@ -60,8 +60,8 @@ func (r *streams) GetContainerEvents(ctx context.Context, observe chan *runtimea
 	}
 }
 
-// tell sends both generators an event of a container. If uid is empty, the event names no pod.
-func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventType) {
+// send sends both generators an event of a container. If uid is empty, the event names no pod.
+func (r *streams) send(uid types.UID, id string, what runtimeapi.ContainerEventType) {
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: what}
 	if uid != "" {
 		e.PodSandboxStatus = &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: string(uid)}}
@@ -76,7 +76,7 @@ func (r *streams) tell(uid types.UID, id string, what runtimeapi.ContainerEventT
 // stop makes a container exit, and sends the event to both generators.
 func (r *streams) stop(s *stage, uid types.UID, id string) {
 	s.node.set(uid, id, exited)
-	r.tell(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	r.send(uid, id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	s.wait(10 * time.Millisecond)
 }
 
@@ -88,7 +88,7 @@ func showHintOfStart(_ *testing.T, s *stage) {
 
 	s.node.set("a", "a2", running)
 	begun := []event{{"a", "ContainerStarted", "a2"}}
-	r.tell("a", "a2", runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.send("a", "a2", runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	s.wait(10 * time.Millisecond)
 	s.wantEvents(nil, begun)
 	s.wait(time.Second)
@@ -124,7 +124,7 @@ func showHintWithoutPod(_ *testing.T, s *stage) {
 	s.podWith("a", "a1")
 	r := s.follow()
 	s.node.set("a", "a1", exited)
-	r.tell("", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	r.send("", "a1", runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	s.wait(10 * time.Millisecond)
 	s.wantEvents(nil, died("a", "a1"))
 }

@@ -35,6 +35,7 @@ function drawPods() {
   space.style.height = tops[pods.length] + 'px';
   $('none').hidden = pods.length > 0;
   setText($('none'), model.pods.size ? 'No pod fits the filter.' : 'There are no pods.');
+  drawConditions(from, to, size.width, size.left);
   drawLanes(from, to);
 }
 
@@ -48,7 +49,6 @@ function drawLanes(from, to) {
   const { left, width } = size;
   drawAxis(from, to, width, left);
   const [first, end] = inSight();
-  drawConditions(from, to, width, left);
   drawAway(from, to, width, left);
   inView = new Set(pods.slice(first, end).map((p) => p.uid));
   for (let i = first; i < end; i++) drawLane(laneAt(i - first), i, from, to, width);

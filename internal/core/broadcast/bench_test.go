@@ -8,8 +8,9 @@ import (
 	"github.com/kubepleg/pleg/internal/core/broadcast"
 )
 
-// BenchmarkPublish measures one update of one of a thousand keys. There are no subscribers, one or
-// three that read every event, or one that never reads.
+// BenchmarkPublish measures one update of one of a thousand keys. It runs
+// without subscribers, with one or three subscribers that read every event, and with a subscriber
+// that never reads.
 func BenchmarkPublish(b *testing.B) {
 	updates := make([]update, 2000)
 	for i := range updates {

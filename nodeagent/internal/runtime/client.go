@@ -1,5 +1,5 @@
-// Package runtime makes the agent's own calls to the container runtime, such as those that change
-// pods. The library makes the calls that list and inspect pods.
+// Package runtime makes the agent's own calls to the container runtime, such as RunPodSandbox and
+// StopContainer. The library makes the calls that list and inspect pods.
 package runtime
 
 import (

@@ -235,7 +235,7 @@ type mortal struct {
 	pid int
 }
 
-// populate runs the containers that will die and those that idle. It starts up to four pods at a
+// populate starts the containers: some will die, and the others idle. It starts up to four pods at a
 // time.
 func populate(ctx context.Context, client *testnode.Client) (uids []types.UID, mortals []mortal, err error) {
 	var mu sync.Mutex

@@ -43,7 +43,7 @@ func (c *conditions) ofListed(listed []*kubecontainer.Pod) []types.UID {
 	return slices.Collect(maps.Keys(c.pods))
 }
 
-// meet checks the conditions of a pod, and removes each one that holds. It reports whether it
+// meet checks the conditions of a pod, and removes the conditions that hold. It reports whether it
 // removed any.
 func (c *conditions) meet(uid types.UID) bool {
 	c.mu.Lock()
