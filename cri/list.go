@@ -82,6 +82,7 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 	defer stop()
 	pods, err := r.list(ctx, r.held, query{})
 	r.listFailed.Store(err != nil)
+	r.listTimedOut = err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 	r.exits.listed(begun, err)
 	return pods, err
 }

@@ -54,6 +54,8 @@ type Runtime struct {
 	listMode atomic.Int32
 	// listFailed is true if the last full list has failed.
 	listFailed atomic.Bool
+	// listTimedOut is true if the last full list has timed out. Full lists write it, one at a time.
+	listTimedOut bool
 }
 
 var (

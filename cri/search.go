@@ -26,14 +26,18 @@ const maxConfig = 1 << 20
 // runtime's lists. It asks for the version every searchPeriod, so that CallsInFlight shows whether
 // the runtime answers. On containerd, it also asks for the status of each container that no full
 // list has shown; the generator asks about the other containers. The call for the container that
-// blocks the lists stays in flight.
+// blocks the lists stays in flight. If the last full list timed out, the search begins at once.
 //
 // stop ends the search and waits for its end.
 func (r *Runtime) search(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Add(1)
-	timer := time.AfterFunc(searchPeriod, func() {
+	wait := searchPeriod
+	if r.listTimedOut {
+		wait = 0
+	}
+	timer := time.AfterFunc(wait, func() {
 		defer running.Done()
 		var questions sync.WaitGroup
 		defer questions.Wait()

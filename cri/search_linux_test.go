@@ -70,13 +70,14 @@ func searchStuck(t *testing.T, withBundles bool) {
 			t.Error(h.Reason)
 		}
 	}
-	sentence := "a container blocks the lists, and which one is not known: StreamContainers has not been answered since "
+	sentence := "a container blocks the lists, and which one is not known: StreamContainers has not been answered since at least "
 	if withBundles {
-		sentence = "container shop/web-0/app (" + app[:13] + "…) has blocked the lists since "
+		sentence = "container shop/web-0/app (" + app[:13] + "…) has blocked the lists since at least "
 	}
 	for range 3 { // past the list's deadline
 		wantAfter(time.Minute+20*time.Second, false, sentence)
 	}
+	wantAfter(4*time.Second, false, sentence) // shortly after another deadline
 	s.Freeze()
 	wantAfter(15*time.Second, true, "nothing has been answered since ")
 	s.Thaw()

@@ -33,7 +33,7 @@ type Condition struct {
 }
 
 // changing matches the parts of a sentence that may change while the problem stays the same.
-var changing = regexp.MustCompile(`\(for [^)]*\)|: repair or end it|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
+var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
 // Resembles reports whether c and other have the same level and describe the same problem. Times
 // and counts may differ.
@@ -76,7 +76,8 @@ const slowCall = 10 * time.Second
 // names and IDs for the report's calls and failing pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
-	notes := troubles(&r, now)
+	stuck, failed := failingPods(&r)
+	notes := troubles(&r, stuck, failed, now)
 	c := condition{report: r, Condition: Condition{Level: LevelOK, Notes: notes}}
 	switch reason := printable.Text(rounded(r.Reason)) + "."; {
 	case !r.Healthy && len(notes) == 0:
@@ -92,8 +93,8 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 		c.Sentence = fmt.Sprintf("Healthy: %s, the last relist began %s ago, the event stream is %s.",
 			plural(r.Pods, "pod"), roughly(now.Sub(r.LastRelist)), r.Stream.State)
 	}
-	if isFrozen(&r) {
-		c.away = r.StuckRelist.Since
+	if since, is := unanswered(&r, stuck); is {
+		c.away = since
 	} else if isSilent(&r, now) {
 		c.away = r.LastRelist
 	}
@@ -104,20 +105,51 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 // isFrozen reports whether the runtime has stopped answering calls.
 func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }
 
+// unanswered returns the time since when the runtime has answered no call, if the runtime is frozen,
+// or if it has answered nothing since the first inspection of a stuck pod began.
+func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod) (since time.Time, is bool) {
+	switch {
+	case isFrozen(r) && r.LastAnswer.IsZero():
+		return r.StuckRelist.Since, true
+	case isFrozen(r):
+		return r.LastAnswer, true
+	default:
+		return r.LastAnswer, len(stuck) > 0 && !stuck[0].StuckSince.Before(r.LastAnswer)
+	}
+}
+
+// failingPods returns the report's pods with stuck inspections, oldest first, and the pods with failed
+// inspections, most failures first.
+func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
+	for _, f := range r.FailingPods {
+		if f.StuckSince.IsZero() {
+			failed = append(failed, f)
+		} else {
+			stuck = append(stuck, f)
+		}
+	}
+	slices.SortStableFunc(stuck, func(a, b pleg.FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
+	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
+	return stuck, failed
+}
+
 // isSilent reports whether lists fail, and the runtime has answered no other call for a while either,
 // for example because it does not run.
 func isSilent(r *pleg.HealthReport, now time.Time) bool {
 	return r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall
 }
 
-// troubles returns the problems in a report, worst first, with one sentence each. If the runtime is
-// frozen, only one sentence is about calls.
-func troubles(r *pleg.HealthReport, now time.Time) []string {
+// troubles returns the problems in a report, worst first, with one sentence each. If the runtime
+// answers nothing, only one sentence is about calls.
+func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if isFrozen(r) {
-		since := r.StuckRelist.Since
-		say("nothing has been answered since %s: restart the runtime.", forLong(since, since, now))
+	if since, is := unanswered(r, stuck); is {
+		advice := ""
+		if isFrozen(r) {
+			advice = ": restart the runtime"
+		}
+		say("nothing has been answered since %s%s.", listsSince(r, since, since, now), advice)
 		return append(all, exitTroubles(r, now)...)
 	}
 	if isSilent(r, now) {
@@ -128,22 +160,11 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 		say("nothing has been answered %s: start or restart the runtime (%s).", since, printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
-	var stuck, failed []pleg.FailingPod
-	for _, f := range r.FailingPods {
-		if f.StuckSince.IsZero() {
-			failed = append(failed, f)
-		} else {
-			stuck = append(stuck, f)
-		}
-	}
-	slices.SortStableFunc(stuck, func(a, b pleg.FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
-	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
-
 	listIsStuck := r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > slowCall
 	if listIsStuck {
 		all = append(all, stuckList(r, stuck, now))
 	} else if call, is := openList(r); is && now.Sub(call.Since) > slowCall {
-		say("%s has not been answered since %s.", callText(call), forLong(call.Since, call.Since, now))
+		say("%s has not been answered since %s.", callText(call), listsSince(r, call.Since, call.Since, now))
 	}
 	if r.RelistError != "" {
 		switch text := printable.Text(rounded(r.RelistError)); {
@@ -185,33 +206,38 @@ func troubles(r *pleg.HealthReport, now time.Time) []string {
 }
 
 // stuckList describes what blocks the lists. It names a container of the pod that has been stuck
-// longest. If no pod is stuck, stuckList names the container of a stuck call. If there is no such
-// call, stuckList says that the container is not known. The parameter stuck is sorted, oldest
+// longest. If no pod is stuck, stuckList names the container of the oldest stuck call. If there is no
+// such call, stuckList says that the container is not known. The parameter stuck is sorted, oldest
 // first.
 func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) string {
 	since, effect := r.StuckRelist.Since, "; until a list is answered, pods that come or go may not be seen."
 	if n := r.StuckRelist.Answered; n > 0 {
 		effect = "; " + have(n, "pod") + " been inspected since" + effect
 	}
-	unlisted := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool {
-		return c.ObjectID != "" && now.Sub(c.Since) > time.Second
-	})
-	switch {
-	case len(stuck) > 0:
-		text, _ := stuckObject(r, stuck[0])
-		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s%s", text, forLong(since, since, now),
-			others(len(stuck)-1, "pod is stuck", "pods are stuck"), effect)
-	case unlisted >= 0:
-		call := r.CallsInFlight[unlisted]
-		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s", printable.Text(call.Object),
-			forLong(since, since, now), effect)
+	text, more := "", others(len(stuck)-1, "pod is stuck", "pods are stuck")
+	if unlisted := stuckContainers(r, now); len(stuck) > 0 {
+		text, _ = stuckObject(r, stuck[0])
+	} else if len(unlisted) > 0 {
+		text, more = printable.Text(unlisted[0].Object), others(len(unlisted)-1, "container is stuck", "containers are stuck")
+	}
+	if text != "" {
+		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s%s",
+			text, listsSince(r, since, since, now), more, effect)
 	}
 	list, attempt := "the list", since
 	if call, is := openList(r); is {
 		list, attempt = callText(call), call.Since
 	}
 	return fmt.Sprintf("a container blocks the lists, and which one is not known: %s has not been answered since %s%s",
-		list, forLong(since, attempt, now), effect)
+		list, listsSince(r, since, attempt, now), effect)
+}
+
+// stuckContainers returns the calls about containers that have been unanswered for more than a second,
+// oldest first. No list may have shown these containers.
+func stuckContainers(r *pleg.HealthReport, now time.Time) []pleg.RuntimeCall {
+	return slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool {
+		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second
+	})
 }
 
 // exitTroubles returns one sentence about all unconfirmed exits, if the oldest has been unconfirmed for
@@ -239,6 +265,16 @@ func forLong(since, attempt, now time.Time) string {
 		text += ", this attempt for " + roughly(now.Sub(attempt))
 	}
 	return text + ")"
+}
+
+// listsSince is like forLong, for a problem of the lists. Before the first successful list, nobody knows
+// whether the problem began earlier.
+func listsSince(r *pleg.HealthReport, since, attempt, now time.Time) string {
+	text := forLong(since, attempt, now)
+	if r.LastRelist.IsZero() {
+		text = "at least " + text
+	}
+	return text
 }
 
 // openList returns the oldest open call that is not about a pod. Such a call is a full list.

@@ -58,7 +58,7 @@ func TestSentence(t *testing.T) {
 func TestStuckListInWords(t *testing.T) {
 	const since = " since 00:00:03 UTC on 1 Jan (for 13 s)"
 	const unseen = "; until a list is answered, pods that come or go may not be seen."
-	const nothing = "nothing has been answered" + since + ": restart the runtime."
+	const nothing = "nothing has been answered since 00:00:02 UTC on 1 Jan (for 14 s): restart the runtime."
 	for _, tt := range []struct {
 		stuck []types.UID // pods whose inspections are stuck
 		first string      // how the sentence begins before the list counts as stuck
@@ -75,7 +75,10 @@ func TestStuckListInWords(t *testing.T) {
 			[]types.UID{"team/pod-0000", "team/pod-0001", "team/pod-0003"}, "Degraded: pod team/pod-000",
 			": repair or end it, and 2 more pods are stuck; 1 pod has been inspected since" + unseen,
 		},
-		{[]types.UID{plegtest.AnyPod}, "Degraded: pod team/pod-000", "Degraded: " + nothing},
+		{
+			[]types.UID{plegtest.AnyPod}, "Degraded: nothing has been answered since 00:00:02 UTC on 1 Jan (for 8.0 s).",
+			"Degraded: " + nothing,
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
@@ -339,4 +342,26 @@ func TestStuckCallOfTheRuntime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If an agent starts while two containers are stuck, the sentence names the first one and counts the
+// other. It says that the problem may be older than the agent.
+func TestStuckContainersThatNoListHasShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := plegtest.NewRuntime()
+		calls := []pleg.RuntimeCall{
+			{Method: "ContainerStatus", Object: "container shop/a/app (x)", ObjectID: "x", Since: time.Now()},
+			{Method: "ContainerStatus", Object: "container shop/b/app (y)", ObjectID: "y", Since: time.Now()},
+			{Method: "ContainerStatus", Object: "container shop/c/app (z)", ObjectID: "z", Since: time.Now().Add(time.Hour)},
+		}
+		n := newIdleNode(t, &reporter{fake, calls}, fake)
+		n.Block(plegtest.GetPods, plegtest.AnyPod)
+		n.g.Start(t.Context())
+		n.pass(12 * time.Second)
+		const want = "Not healthy: container shop/a/app (x) has blocked the lists since at least 00:00:00 UTC on 1 Jan " +
+			"(for 12 s): repair or end it, and one more container is stuck; "
+		if s := n.state().Sentence; !strings.HasPrefix(s, want) {
+			t.Errorf("%s\nwant %s", s, want)
+		}
+	})
 }
