@@ -199,8 +199,8 @@ type Pod struct {
 	// RuntimeHandler is the runtime handler of the pod's newest sandbox, such as "kata"; empty for
 	// the runtime's default.
 	RuntimeHandler string
-	// Source is for an object that the runtime attaches; package cri leaves it nil. The generator
-	// passes it on, and neither reads nor compares it.
+	// Source is for an object that the runtime attaches; see cri.InfoOf. The generator passes it on,
+	// and neither reads nor compares it.
 	Source any
 }
 

@@ -26,6 +26,7 @@ const (
 	badIP
 	badUTF8
 	badExit
+	badInfo
 	badCount
 )
 
@@ -42,6 +43,7 @@ var badNames = [badCount]string{
 	badIP:           "unreadable_ip",
 	badUTF8:         "invalid_utf8",
 	badExit:         "unreadable_exit",
+	badInfo:         "unreadable_info",
 }
 
 // badHandling describes, for the log, how each kind of bad data is handled.
@@ -58,6 +60,7 @@ var badHandling = [badCount]string{
 	badIP:           "the pod gets no addresses",
 	badUTF8:         "what is not UTF-8 is read as U+FFFD",
 	badExit:         "the exit is not reported, a list shows it",
+	badInfo:         "the status gets no info",
 }
 
 // badSet is a set of kinds of bad data.

@@ -6,15 +6,33 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubepleg/pleg"
 )
 
 // ErrNoInfo is wrapped by the error of ContainerInfo and SandboxInfo if the runtime's verbose
 // status contains no info. cri-dockerd never returns info.
 var ErrNoInfo = errors.New("the runtime's verbose status has no info")
+
+// InfoOf returns the Info of a container or sandbox from the pod's last inspection. It returns nil
+// without WithInfo, or if the runtime has reported no info. The ID is the full ID, with or without a
+// prefix such as "containerd://".
+func InfoOf(pod *pleg.PodStatus, id string) *Info {
+	if pod == nil {
+		return nil
+	}
+	if c := pod.FindContainerStatusByID(id); c != nil {
+		info, _ := c.Source.(*Info)
+		return info
+	}
+	sandboxes, _ := pod.Source.(map[string]*Info)
+	return sandboxes[withoutType(id)]
+}
 
 // Info is the information about a container or a sandbox for which CRI has no fields. Fields that
 // the runtime does not report are empty.
@@ -45,15 +63,16 @@ type Info struct {
 	// SnapshotKey and Snapshotter name the root file system in containerd's snapshotter.
 	SnapshotKey string
 	Snapshotter string
-	// Env is the environment of the first process, as NAME=value. It often contains secrets.
-	Env []string
+	// Env is the environment of the first process, as NAME=value. It often contains secrets, and so do
+	// Spec and Raw. JSON contains none of the three.
+	Env []string `json:"-"`
 	// Privileged is true for a privileged container, and for a privileged sandbox of containerd.
 	Privileged bool
 	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
 	// github.com/opencontainers/runtime-spec/specs-go.
-	Spec json.RawMessage
+	Spec json.RawMessage `json:"-"`
 	// Raw is everything that the runtime reports, as JSON in the runtime's own form.
-	Raw json.RawMessage
+	Raw json.RawMessage `json:"-"`
 }
 
 // ContainerInfo asks the runtime for a container's PID, cgroup, namespaces, OCI specification and
@@ -191,6 +210,44 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 		}
 	}
 	return info, nil
+}
+
+// inspectedInfo returns the info in an inspection's verbose status, or nil without WithInfo. It keeps
+// only the environment variables that the option names, and no text longer than maxText.
+func (o *options) inspectedInfo(id string, verbose map[string]string) (*Info, badSet) {
+	if !o.info {
+		return nil, 0
+	}
+	all, err := parseInfo(id, verbose)
+	if errors.Is(err, ErrNoInfo) {
+		return nil, 0
+	}
+	if err != nil {
+		return nil, badSet(0).with(badInfo)
+	}
+	short := func(text string) string {
+		if len(text) > maxText {
+			return ""
+		}
+		return text
+	}
+	kept := &Info{
+		ID: id, SandboxID: short(all.SandboxID), PID: all.PID, CgroupPath: short(all.CgroupPath),
+		Namespaces: make(map[string]string), RootFS: short(all.RootFS), SnapshotKey: short(all.SnapshotKey),
+		Snapshotter: short(all.Snapshotter), Privileged: all.Privileged,
+	}
+	for namespace := range procNames {
+		if path := short(all.Namespaces[namespace]); path != "" {
+			kept.Namespaces[namespace] = path
+		}
+	}
+	for _, variable := range all.Env {
+		name, _, _ := strings.Cut(variable, "=")
+		if slices.Contains(o.infoEnv, name) && short(variable) != "" {
+			kept.Env = append(kept.Env, variable)
+		}
+	}
+	return kept, 0
 }
 
 // procNames are the names of the namespace types in /proc/PID/ns.

@@ -2,6 +2,7 @@ package cri_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/plegtest/criserver"
@@ -150,5 +152,94 @@ func TestInfoOfTheServer(t *testing.T) {
 		if status.Code(err) != codes.NotFound || status.Code(err2) != codes.NotFound {
 			t.Errorf("%v, %v", err, err2)
 		}
+	}
+}
+
+// With WithInfo, each inspection returns the info of the pod's containers and sandboxes. It contains
+// only the environment variables that the option names. JSON contains none of them.
+func TestInfoOfAnInspection(t *testing.T) {
+	containerStatus := exitedStatus("c1", "Error")
+	containerStatus.State = runtimeapi.ContainerState_CONTAINER_RUNNING
+	long := strings.Repeat("x", 5000)
+	for _, tt := range []struct {
+		name, info string
+		bad        float64
+		want       *cri.Info
+	}{
+		{name: "none"},
+		{name: "no JSON", info: "{", bad: 2},
+		{name: "containerd's", info: containerdInfo, want: &cri.Info{
+			SandboxID: "s1", PID: 4711, Privileged: true, RootFS: "rootfs", SnapshotKey: "c1", Snapshotter: "overlayfs",
+			CgroupPath: "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f2e_3a4b.slice/cri-containerd-c1.scope",
+			Namespaces: map[string]string{
+				"network": "/proc/4000/ns/net", "pid": "/proc/4711/ns/pid", "mount": "/proc/4711/ns/mnt",
+				"ipc": "/proc/4711/ns/ipc", "uts": "/proc/4711/ns/uts", "cgroup": "/proc/4711/ns/cgroup",
+				"user": "/proc/4711/ns/user", "time": "/proc/4711/ns/time",
+			},
+			Env: []string{"HOSTNAME=web-0"},
+		}},
+		{
+			name: "long texts", info: `{"snapshotKey":"` + long + `","runtimeSpec":{"process":{"env":["HOSTNAME=` + long + `"]},` +
+				`"linux":{"namespaces":[{"type":"` + long + `","path":"/x"},{"type":"pid","path":"/` + long + `"}]}}}`,
+			want: &cri.Info{Namespaces: map[string]string{}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			verbose := map[string]string{"info": tt.info}
+			client := &stub{containers: []*runtimeapi.Container{container("c1", "uid")},
+				sandboxes: []*runtimeapi.PodSandbox{sandbox("s1", "uid")}}
+			client.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+				if !req.GetVerbose() {
+					return nil, errors.New("the call is not verbose")
+				}
+				return &statusResponse{Status: containerStatus, Info: verbose}, nil
+			}
+			client.sandboxStatus = func(_ context.Context, req *sandboxStatusRequest) (*sandboxStatusResponse, error) {
+				if !req.GetVerbose() {
+					return nil, errors.New("the call is not verbose")
+				}
+				return &sandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s1"}, Info: verbose}, nil
+			}
+			r := newRuntime(client, cri.WithInfo("HOME"), cri.WithInfo("HOSTNAME"))
+			pod := getPodStatus(t, r, getPods(t, r)[0])
+			for _, id := range []string{"c1", "s1"} {
+				want := tt.want
+				if want != nil {
+					of := *want
+					of.ID, want = id, &of
+					if id == "s1" {
+						of.SandboxID = id
+					}
+				}
+				got := cri.InfoOf(pod, "containerd://"+id)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: %s", id, diff)
+				}
+				if text, _ := json.Marshal(got); strings.Contains(string(text), "HOSTNAME") {
+					t.Errorf("in JSON: %s", text)
+				}
+			}
+			if bad := metric(t, r, "pleg_cri_bad_items_total", "unreadable_info"); bad != tt.bad {
+				t.Errorf("%v are bad, want %v", bad, tt.bad)
+			}
+			if cri.InfoOf(pod, "c2") != nil || cri.InfoOf(nil, "c1") != nil {
+				t.Error("an unknown container has info")
+			}
+		})
+	}
+}
+
+// If WithInfo is not given, inspections are not verbose.
+func TestInspectionWithoutInfo(t *testing.T) {
+	n := newExitNode()
+	n.containerStatus = func(_ context.Context, req *statusRequest) (*statusResponse, error) {
+		if req.GetVerbose() {
+			return nil, errors.New("the call is verbose")
+		}
+		return &statusResponse{Status: exitedStatus("c", "Error"), Info: map[string]string{"info": containerdInfo}}, nil
+	}
+	r := newRuntime(n)
+	if info := cri.InfoOf(getPodStatus(t, r, getPods(t, r)[0]), "c"); info != nil {
+		t.Errorf("%+v", info)
 	}
 }

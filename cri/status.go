@@ -60,6 +60,7 @@ func (r *Runtime) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodSta
 		runtimeName: version.name,
 		pod:         pod,
 		sandboxes:   make([]*runtimeapi.PodSandboxStatus, len(pod.Sandboxes)),
+		infos:       make([]*Info, len(pod.Sandboxes)),
 		containers:  make([]*pleg.Status, len(pod.Containers)),
 	}
 	err = in.run(ctx)
@@ -73,6 +74,7 @@ type inspection struct {
 	runtimeName string
 	pod         *pleg.Pod
 	sandboxes   []*runtimeapi.PodSandboxStatus
+	infos       []*Info // of the sandboxes; nil without WithInfo
 	containers  []*pleg.Status
 }
 
@@ -108,7 +110,7 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 	group.start(rpcPodSandboxStatus, of, func(ctx context.Context) error {
 		var codec utf8Codec
 		resp, err := in.runtime.client.podSandboxStatus(ctx,
-			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID}, grpc.ForceCodecV2(&codec))
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID.ID, Verbose: in.runtime.opts.info}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -121,7 +123,11 @@ func (in *inspection) askSandbox(group *callGroup, i int, s *pleg.Container) {
 		if _, known := sandboxState(resp.GetStatus().GetState()); !known {
 			codec.found = codec.found.with(badState)
 		}
-		in.runtime.badObject(ctx, codec.found, in.object(sandboxes, s))
+		info, found := in.runtime.opts.inspectedInfo(s.ID.ID, resp.GetInfo())
+		in.runtime.badObject(ctx, found|codec.found, in.object(sandboxes, s))
+		if in.infos[i] = info; info != nil {
+			info.SandboxID = info.ID
+		}
 		in.sandboxes[i] = resp.GetStatus()
 		if codec.used { // if not, the client made the message and may still use it
 			of := in.sandboxes[i]
@@ -139,7 +145,7 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		asked := r.opts.clock.Now()
 		var codec statusCodec
 		resp, err := r.client.containerStatus(ctx,
-			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID}, grpc.ForceCodecV2(&codec))
+			&runtimeapi.ContainerStatusRequest{ContainerId: c.ID.ID, Verbose: r.opts.info}, grpc.ForceCodecV2(&codec))
 		if err != nil {
 			return err
 		}
@@ -151,7 +157,11 @@ func (in *inspection) askContainer(group *callGroup, i int, c *pleg.Container) {
 		}
 		converted, found := containerStatus(resp.GetStatus(), c, reading{in.runtimeName, &r.opts})
 		converted.StopSignal = codec.stopSignal
-		r.badObject(ctx, found|codec.found, in.object(containers, c))
+		info, foundInfo := r.opts.inspectedInfo(c.ID.ID, resp.GetInfo())
+		if info != nil {
+			converted.Source = info
+		}
+		r.badObject(ctx, found|foundInfo|codec.found, in.object(containers, c))
 		in.containers[i] = converted
 		// If FinishedAt is zero, the runtime is still handling the exit. If the code is 255, the
 		// runtime may still learn the real code.
@@ -196,18 +206,25 @@ func (in *inspection) status(ctx context.Context) *pleg.PodStatus {
 		SandboxStatuses:   make([]*runtimeapi.PodSandboxStatus, 0, len(in.sandboxes)),
 		ContainerStatuses: make([]*pleg.Status, 0, len(in.containers)),
 	}
+	infos := make(map[string]*Info)
 	active := "" // the ID of the newest sandbox, if it is ready
 	for i, sandbox := range in.sandboxes {
 		if sandbox == nil {
 			continue
 		}
 		s.SandboxStatuses = append(s.SandboxStatuses, sandbox)
+		if info := in.infos[i]; info != nil {
+			infos[info.ID] = info
+		}
 		if i == 0 && sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
 			active = in.pod.Sandboxes[0].ID.ID
 			ips, found := sandboxIPs(sandbox)
 			in.runtime.badObject(ctx, found, in.object(sandboxes, in.pod.Sandboxes[0]))
 			s.IPs = ips
 		}
+	}
+	if len(infos) > 0 {
+		s.Source = infos
 	}
 	type inspected struct {
 		*pleg.Status

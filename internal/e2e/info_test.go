@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +18,8 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// ContainerInfo and SandboxInfo return the same facts about a process as the kernel does.
+// ContainerInfo and SandboxInfo return the same facts about a process as the kernel does, and so do
+// inspections with WithInfo.
 func TestInfo(t *testing.T) {
 	n := newNode(t)
 	n.addNetwork()
@@ -41,7 +43,19 @@ func TestInfo(t *testing.T) {
 	sandbox, err := n.runtime.SandboxInfo(ctx, pod.SandboxID[:13])
 	n.must(err)
 
+	runtime, err := cri.Connect(ctx, n.daemon.Endpoint(), cri.WithoutExitEvents(), cri.WithInfo("PATH"))
+	n.must(err)
+	defer runtime.Close()
+	listed, err := runtime.GetPod(ctx, pod.UID)
+	n.must(err)
+	inspected, err := runtime.GetPodStatus(ctx, listed)
+	n.must(err)
+
 	for what, info := range map[string]*cri.Info{id: container, pod.SandboxID: sandbox} {
+		if of := cri.InfoOf(inspected, what); of == nil || of.PID != info.PID || of.CgroupPath != info.CgroupPath ||
+			!maps.Equal(of.Namespaces, info.Namespaces) || len(of.Env) != 1 || !slices.Contains(info.Env, of.Env[0]) {
+			t.Errorf("the inspection has %+v, want %+v", of, info)
+		}
 		if info.ID != what || info.SandboxID != pod.SandboxID || info.PID <= 0 || info.Privileged {
 			t.Fatalf("%s: %+v", what, info)
 		}
