@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/printable"
 )
@@ -289,16 +291,22 @@ func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 // stuckObject returns the name of the container or pod whose inspection is stuck. It also returns
 // the time when the stuck call began, or zero if no call is known.
 func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attempt time.Time) {
-	var call pleg.RuntimeCall
-	for _, c := range slices.Backward(r.CallsInFlight) {
-		if c.PodUID == pod.PodUID && (c.ObjectID != "" || call.ObjectID == "") {
-			call = c
-		}
-	}
+	call := callOf(r, pod.PodUID)
 	if call.ObjectID == "" {
 		return "pod " + podText(pod), call.Since
 	}
 	return printable.Text(call.Object) + " of pod " + podText(pod), call.Since
+}
+
+// callOf returns the call that a pod waits for: its oldest call that names a container or sandbox, or
+// else its oldest call. The call is zero if there is none.
+func callOf(r *pleg.HealthReport, uid types.UID) (call pleg.RuntimeCall) {
+	for _, c := range slices.Backward(r.CallsInFlight) {
+		if c.PodUID == uid && (c.ObjectID != "" || call.ObjectID == "") {
+			call = c
+		}
+	}
+	return call
 }
 
 func podText(p pleg.FailingPod) string {

@@ -51,27 +51,20 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p
 	}
-	// waitsFor maps each pod to its oldest call that names a container. Without such a call, it
-	// maps the pod to its newest call.
-	waitsFor := make(map[types.UID]whereabouts, len(r.HealthReport.CallsInFlight))
 	for _, open := range r.HealthReport.CallsInFlight {
 		v := call{RuntimeCall: open}
 		if pod := byUID[open.PodUID]; pod != nil {
 			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.ObjectID)
-			// A call that names a container replaces calls that name none.
-			if w, known := waitsFor[open.PodUID]; !known || w.ContainerID == "" {
-				waitsFor[open.PodUID] = v.whereabouts
-			}
 		}
 		r.CallsInFlight = append(r.CallsInFlight, v)
 	}
 	view := func(failing []pleg.FailingPod) (all []failingPod) {
 		for _, f := range failing {
-			at, known := waitsFor[f.PodUID]
-			if pod := byUID[f.PodUID]; pod != nil && !known {
-				at = find(pod, "")
+			v := failingPod{FailingPod: f}
+			if pod := byUID[f.PodUID]; pod != nil {
+				v.whereabouts = find(pod, callOf(&c.report, f.PodUID).ObjectID)
 			}
-			all = append(all, failingPod{f, at})
+			all = append(all, v)
 		}
 		return all
 	}
