@@ -24,6 +24,7 @@ type life struct {
 	crashed bool      // true if the runtime ended while it existed
 	// forgotten is another exit code that is correct if crashed is true; 0 for none.
 	forgotten int
+	closed    bool // true if it was removed before the last close of the book
 }
 
 // book records what a test did to containers. The library's reports are compared with it.
@@ -67,15 +68,17 @@ func (b *book) get(id string) (life, bool) {
 	return *l, true
 }
 
-// close drops the entries of removed containers and sandboxes.
+// close drops the entries of containers and sandboxes that were removed before the previous close. An
+// event of a container may still arrive after the first close.
 func (b *book) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	kept := make(map[string]*life)
 	for id, l := range b.lives {
-		if l.removed.IsZero() {
+		if !l.closed {
 			kept[id] = l
 		}
+		l.closed = !l.removed.IsZero()
 	}
 	b.lives = kept
 }
