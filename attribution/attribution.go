@@ -4,28 +4,16 @@
 // the container is newer than the cache, one list finds it, usually in two milliseconds. A look-up
 // of a known container makes no call to the runtime.
 //
-//	generator.Start(ctx)
-//	err := generator.WaitForSync(ctx)
-//	…
-//	attributor := attribution.New(generator, "")
-//	where, err := attributor.Process(ctx, pid, 0)
-//	switch {
-//	case err == nil:
-//		fmt.Println(where.Pod.Namespace, where.Pod.Name)
-//	case errors.Is(err, attribution.ErrNoContainer):
-//		// a process of the host
-//	}
-//
 // An answer is never about another process: it does not matter whether the PID is reused during the
 // look-up. It is never about another container either, because the cgroup contains its full ID. If
 // the pod cannot be found, the error is ErrUnknownContainer.
 //
 // # Cost
 //
-// If many containers are unknown, the calls to the runtime stay bounded: ten lists of one pod and
-// one list of all pods per second. Look-ups of one container share a list. A container that a list
-// did not show is searched for again ten seconds later. Until then the generator's own lists may
-// find it. At most 10,000 such containers are remembered.
+// If many containers are unknown, the calls to the runtime stay bounded: an Attributor makes at most
+// ten lists of one pod and one list of all pods per second. Look-ups of one container share a list.
+// A container that a list did not show is searched for again ten seconds later. Until then the
+// generator's own lists may find it. At most 10,000 such containers are remembered.
 //
 // # Requirements
 //
@@ -54,9 +42,10 @@ import (
 )
 
 var (
-	// ErrNoProcess means that the process does not exist any more, or that another process has its PID.
+	// ErrNoProcess means that the process has ended, or that another process has its PID.
 	ErrNoProcess = errors.New("no such process")
-	// ErrNoContainer means that the process is in no container of a pod. CRI-O's conmon is an example.
+	// ErrNoContainer means that the process is in no container of a pod. Examples are CRI-O's conmon,
+	// and the first process of a container before the runtime moves it to the container's cgroup.
 	ErrNoContainer = errors.New("in no container of a pod")
 	// ErrOwnContainer means that the process may be in this program's own container. A program in a
 	// cgroup namespace of its own does not see the ID of its container.
@@ -121,8 +110,8 @@ type Result struct {
 // start time, the process must exist until the end of the call. If the process moves to another
 // cgroup during the call, the result is about the newer cgroup.
 //
-// The errors are those of this package and of reading /proc. The call waits until ctx ends, but not
-// longer than three seconds.
+// The errors are those of this package and of reading /proc. A search for a container takes at most
+// three seconds, and ends with ctx. If ctx ends before the search could begin, it does not wait.
 func (a *Attributor) Process(ctx context.Context, pid int, startTime uint64) (Result, error) {
 	result, err := a.process(ctx, pid, startTime)
 	if err != nil {
@@ -144,25 +133,54 @@ func (a *Attributor) process(ctx context.Context, pid int, startTime uint64) (Re
 		if err != nil {
 			return Result{}, err
 		}
-		if started := startOf(stat); started != startTime {
+		if started := field(stat, 22); started != startTime {
 			return Result{}, fmt.Errorf("%w: a process with this PID started at %d, not at %d", ErrNoProcess, started, startTime)
 		}
 	}
-	cgroups, err := read(dir, "cgroup")
+	in, err := a.placeOf(dir)
 	if err != nil {
 		return Result{}, err
 	}
-	for moves := 0; ; moves++ {
-		result, err := a.Cgroup(ctx, cgroups)
-		now, gone := read(dir, "cgroup")
-		switch {
-		case gone != nil && startTime == 0:
-			return Result{}, gone
-		case gone != nil || now == cgroups || moves == 3:
-			return result, err
-		}
-		cgroups = now
+	if pod, found := a.generator.Cache().ByContainerID(in.container); found {
+		return in.result(pod), nil
 	}
+	for moves := 0; ; moves++ {
+		pod, err := a.podOf(ctx, in)
+		now, changed := a.placeOf(dir)
+		switch {
+		case changed != nil && !(startTime != 0 && errors.Is(changed, ErrNoProcess)):
+			return Result{}, changed
+		case changed == nil && now != in && moves < 3: // it has moved
+		case err != nil:
+			return Result{}, err
+		default:
+			return in.result(pod), nil
+		}
+		in = now
+	}
+}
+
+// placeOf returns where a process runs.
+func (a *Attributor) placeOf(dir *os.Root) (place, error) {
+	cgroups, err := read(dir, "cgroup")
+	if err != nil {
+		return place{}, err
+	}
+	in, err := a.parse(cgroups)
+	if err == nil {
+		return in, nil
+	}
+	// With cgroup v1, the kernel shows "/" for a process that is ending. If it is not ending now, it
+	// was not ending before.
+	const exiting = 0x4 // PF_EXITING in the kernel's flags
+	stat, gone := read(dir, "stat")
+	switch {
+	case gone != nil:
+		return place{}, gone
+	case field(stat, 9)&exiting != 0:
+		return place{}, fmt.Errorf("%w: it has ended", ErrNoProcess)
+	}
+	return place{}, err
 }
 
 // processError returns ErrNoProcess, with its cause, if a file of a process that has ended could not be read.
@@ -190,64 +208,76 @@ func read(dir *os.Root, name string) (string, error) {
 	return string(content), nil
 }
 
-// startOf returns field 22 of a /proc/PID/stat; 0 if there is none. Field 2 is the name in
-// parentheses, which may contain any byte.
-func startOf(stat string) (ticks uint64) {
+// field returns a numeric field of a /proc/PID/stat, counted from 1; 0 if there is none. Field 2 is the name
+// in parentheses, which may contain any byte.
+func field(stat string, number int) (value uint64) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) >= 20 {
-		ticks, _ = strconv.ParseUint(fields[19], 10, 64)
+	if i := number - 3; i < len(fields) {
+		value, _ = strconv.ParseUint(fields[i], 10, 64)
 	}
-	return ticks
+	return value
 }
 
 // Cgroup returns where the processes of a cgroup run. The argument is the content of a
 // /proc/PID/cgroup, a line of it, or a path as this program sees it.
 //
 // The errors are those of this package, except ErrNoProcess. It is another error if a line is
-// malformed, or if the lines name different containers. The call waits as long as Process.
+// malformed, or if the lines name different containers. A search takes as long as in Process. With
+// cgroup v1, the file of a process that is ending names no container; Process detects this.
 func (a *Attributor) Cgroup(ctx context.Context, cgroup string) (Result, error) {
-	id, uid, err := a.containerOf(cgroup)
+	in, err := a.parse(cgroup)
 	if err != nil {
 		return Result{}, err
 	}
-	pod, err := a.podOf(ctx, id, uid)
+	pod, err := a.podOf(ctx, in)
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{ContainerID: id, Pod: pod, Container: pod.FindContainerStatusByID(id)}, nil
+	return in.result(pod), nil
 }
 
-// containerOf returns the container that the lines of a cgroup file name, and its pod's UID, which may be empty.
-func (a *Attributor) containerOf(cgroups string) (id string, uid types.UID, err error) {
-	atRoot, outside := cgroups != "", false
+// place is a container or sandbox, and the UID of its pod, which may be empty.
+type place struct {
+	container string
+	pod       types.UID
+}
+
+func (p place) result(pod *pleg.PodStatus) Result {
+	return Result{ContainerID: p.container, Pod: pod, Container: pod.FindContainerStatusByID(p.container)}
+}
+
+// parse returns the container that the lines of a cgroup file name.
+func (a *Attributor) parse(cgroups string) (in place, err error) {
+	atRoot, outside := true, false
 	for line := range strings.Lines(cgroups) {
 		path, ok := pathOf(line)
 		if !ok {
-			return "", "", fmt.Errorf("%.100q is no line of a cgroup file", line)
+			return place{}, fmt.Errorf("%.100q is no line of a cgroup file", line)
 		}
 		atRoot = atRoot && path == "/"
 		outside = outside || strings.HasPrefix(path+"/", "/../")
-		in, ok := cri.ContainerIDFromCgroup(path)
+		id, ok := cri.ContainerIDFromCgroup(path)
 		if !ok { // with cgroup v1, a hierarchy may have no cgroup for the container
 			continue
 		}
-		if id != "" && id != in {
-			return "", "", fmt.Errorf("the cgroups name two containers, %s and %s", id, in)
+		if in.container != "" && in.container != id {
+			return place{}, fmt.Errorf("the cgroups name two containers, %s and %s", in.container, id)
 		}
-		id = in
-		if in, ok := cri.PodUIDFromCgroup(path); ok {
-			uid = in
+		in.container = id
+		if uid, ok := cri.PodUIDFromCgroup(path); ok {
+			in.pod = uid
 		}
 	}
 	switch {
-	case id != "":
-		return strings.Clone(id), uid, nil // without the rest of the file
 	case cgroups == "":
-		return "", "", errors.New("the cgroup file is empty")
+		return place{}, errors.New("the cgroup file is empty")
+	case in.container != "":
+		in.container = strings.Clone(in.container) // it may be remembered, without the rest of the file
+		return in, nil
 	case !outside && !a.inHost && (atRoot || a.isAtRoot()):
-		return "", "", ErrOwnContainer
+		return place{}, ErrOwnContainer
 	}
-	return "", "", ErrNoContainer
+	return place{}, ErrNoContainer
 }
 
 // isAtRoot reports whether this program sees its own cgroup as the root.

@@ -63,11 +63,17 @@ func onNode(t *testing.T, test func(t *testing.T, n *node)) {
 // process sets the cgroup and the start of a process.
 func (n *node) process(pid int, cgroups string, started int) {
 	n.t.Helper()
+	n.stat(pid, cgroups, started, 0x400000)
+}
+
+// stat sets also the kernel's flags of a process.
+func (n *node) stat(pid int, cgroups string, started, flags int) {
+	n.t.Helper()
 	dir := filepath.Join(n.proc, strconv.Itoa(pid))
-	fields := strings.Repeat("0 ", 18) + strconv.Itoa(started) + " 0 0"
+	stat := fmt.Sprintf("%d (a) b (c\n) S 1 1 1 0 -1 %d %s%d 0 0\n", pid, flags, strings.Repeat("0 ", 12), started)
 	if err := errors.Join(os.MkdirAll(dir, 0o700),
 		os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroups), 0o600),
-		os.WriteFile(filepath.Join(dir, "stat"), []byte(fmt.Sprintf("%d (a) b (c\n) S %s\n", pid, fields)), 0o600),
+		os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600),
 	); err != nil {
 		n.t.Fatal(err)
 	}
@@ -77,6 +83,14 @@ func (n *node) process(pid int, cgroups string, started int) {
 func (n *node) ends(pid int) {
 	n.t.Helper()
 	if err := os.RemoveAll(filepath.Join(n.proc, strconv.Itoa(pid))); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// relist makes a full list.
+func (n *node) relist() {
+	n.t.Helper()
+	if err := n.g.Relist(n.t.Context()); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -167,9 +181,7 @@ func TestLookUps(t *testing.T) {
 		n.listed(3, 1)
 
 		n.SetContainer("5d4f", id(4), pleg.ContainerStateRunning)
-		if err := n.g.Relist(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		n.relist()
 		result, err = n.Cgroup(t.Context(), "/../crio-"+id(4)+".scope")
 		wants(t, "found by the generator", "5d4f, 4", result, err)
 		n.listed(3, 2)
@@ -177,9 +189,7 @@ func TestLookUps(t *testing.T) {
 		// For a minute, a container that is gone is found. Then it is unknown, and no other container is found.
 		n.RemoveContainer("5d4f", id(4))
 		for _, want := range []string{"5d4f, 4", unknown} {
-			if err := n.g.Relist(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			n.relist()
 			result, err = n.Cgroup(t.Context(), in("5d4f", id(4)))
 			if want != unknown && (err != nil || result.Pod.GoneAt.IsZero()) {
 				t.Errorf("the container is gone, but %v is the pod of the look-up", result.Pod)
@@ -285,10 +295,9 @@ func TestPIDIsReused(t *testing.T) {
 			n.process(7, in("5d4f", id(1)), 90)
 			n.Attributor = attribution.New(n.g, n.proc)
 			n.RemovePod("5d4f")
-			time.Sleep(2 * time.Minute)
-			if err := n.g.Relist(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			n.relist()
+			time.Sleep(2 * time.Minute) // until the cache has forgotten it
+			n.relist()
 			n.SetPod(plegtest.NewPod("5d4f", plegtest.Running(id(1))))
 			heal := n.Block(plegtest.GetPod, "5d4f")
 			lookUp := n.begin(t.Context(), 7, startTime)
@@ -307,6 +316,28 @@ func TestPIDIsReused(t *testing.T) {
 	})
 }
 
+// With cgroup v1, a process that is ending is in no container. It has ended, and was not on the host.
+func TestProcessIsEnding(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		const root, exiting = "4:memory:/\n0::/\n", 0x400004
+		n.stat(7, root, 90, exiting)
+		result, err := n.Process(t.Context(), 7, 0)
+		wants(t, "ending", "no such process", result, err)
+		n.stat(7, in("5d4f", id(1)), 90, exiting)
+		n.SetPod(plegtest.NewPod("5d4f", plegtest.Running(id(1))))
+		n.process(8, in("5d4f", id(1)), 80)
+		heal := n.Block(plegtest.GetPod, "5d4f")
+		with, without := n.begin(t.Context(), 7, 90), n.begin(t.Context(), 8, 0)
+		n.stat(7, root, 90, exiting)
+		n.stat(8, root, 80, exiting)
+		heal()
+		got := <-with
+		wants(t, "ending during the look-up, with its start", "5d4f, 1", got.result, got.err)
+		got = <-without
+		wants(t, "ending during the look-up", "no such process", got.result, got.err)
+	})
+}
+
 // If a process moves to another container during a look-up, the result is the other container.
 func TestProcessMoves(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
@@ -318,6 +349,14 @@ func TestProcessMoves(t *testing.T) {
 		heal()
 		got := <-lookUp
 		wants(t, "moved", "5d4f, 2", got.result, got.err)
+
+		n.process(7, in("77", id(3)), 90)
+		heal = n.Block(plegtest.GetPod, "77")
+		lookUp = n.begin(t.Context(), 7, 90)
+		n.process(7, "0::/init.scope\n", 90)
+		heal()
+		got = <-lookUp
+		wants(t, "moved away", "in no container of a pod", got.result, got.err)
 	})
 }
 
@@ -392,6 +431,44 @@ func TestStorm(t *testing.T) {
 					time.Since(began))
 			}
 		}
+	})
+}
+
+// Unknown containers are forgotten when there are too many of them.
+func TestUnknownContainersAreBounded(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		lookUp := func(i int) string {
+			return described(n.Cgroup(t.Context(), "/../crio-"+id(i)+".scope"))
+		}
+		var callers sync.WaitGroup
+		for i := range 10_001 {
+			callers.Go(func() { lookUp(i) })
+		}
+		callers.Wait()
+		before := n.Calls(plegtest.GetPods)
+		lookUp(0)
+		lookUp(1)
+		if lists := n.Calls(plegtest.GetPods) - before; lists == 0 {
+			t.Error("more than 10,000 unknown containers are remembered")
+		}
+	})
+}
+
+// A look-up does not rely on a list that began before the look-up.
+func TestLookUpDuringAFullList(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		n.process(6, "0::/../crio-"+id(6)+".scope\n", 0)
+		n.process(7, "0::/../crio-"+id(7)+".scope\n", 0)
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Times: 1, Block: true, Stale: true})
+		before := n.begin(t.Context(), 6, 0)
+		n.SetPod(plegtest.NewPod("5d4f", plegtest.Running(id(7))))
+		during := n.begin(t.Context(), 7, 0)
+		heal()
+		got := <-before
+		wants(t, "before the list", unknown, got.result, got.err)
+		got = <-during
+		wants(t, "during the list", "5d4f, 7", got.result, got.err)
+		n.listed(0, 2)
 	})
 }
 

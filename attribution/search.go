@@ -36,19 +36,19 @@ type search struct {
 }
 
 // podOf returns the pod of a container. If the cache does not have the container, podOf searches for it.
-func (a *Attributor) podOf(ctx context.Context, id string, uid types.UID) (*pleg.PodStatus, error) {
-	if pod, found := a.generator.Cache().ByContainerID(id); found {
+func (a *Attributor) podOf(ctx context.Context, in place) (*pleg.PodStatus, error) {
+	if pod, found := a.generator.Cache().ByContainerID(in.container); found {
 		return pod, nil
 	}
-	err := a.share(ctx, id, func() error { return a.search(ctx, id, uid) })
-	pod, found := a.generator.Cache().ByContainerID(id)
+	err := a.share(ctx, in.container, func() error { return a.search(ctx, in) })
+	pod, found := a.generator.Cache().ByContainerID(in.container)
 	switch {
 	case found: // even if the search has failed, for example because the pod's inspection is stuck
 		return pod, nil
 	case err != nil:
-		return nil, fmt.Errorf("%w %s: %w", ErrUnknownContainer, id, err)
+		return nil, fmt.Errorf("%w %s: %w", ErrUnknownContainer, in.container, err)
 	}
-	return nil, fmt.Errorf("%w %s", ErrUnknownContainer, id)
+	return nil, fmt.Errorf("%w %s", ErrUnknownContainer, in.container)
 }
 
 // share makes a search, or waits for the present search with the same key. If the caller that makes
@@ -86,18 +86,19 @@ func (a *Attributor) share(ctx context.Context, key string, call func() error) e
 
 // search makes a list that shows the container if it exists. It makes none if an earlier search has
 // found the container, or has missed it less than missFor ago.
-func (a *Attributor) search(ctx context.Context, id string, uid types.UID) (err error) {
+func (a *Attributor) search(ctx context.Context, in place) (err error) {
 	now := a.generator.Clock().Now()
-	if _, found := a.generator.Cache().ByContainerID(id); found || a.missed(id, now) {
+	if _, found := a.generator.Cache().ByContainerID(in.container); found || a.missed(in.container, now) {
 		return nil
 	}
-	if uid != "" && a.mayListPod(now) {
-		err = a.listPod(ctx, uid, now)
+	if in.pod != "" && a.mayListPod(now) {
+		err = a.listPod(ctx, in.pod, now)
 	} else {
 		err = a.listAll(ctx)
 	}
-	if _, found := a.generator.Cache().ByContainerID(id); !found && ctx.Err() == nil && !errors.Is(err, errBusy) {
-		a.miss(id, now)
+	_, found := a.generator.Cache().ByContainerID(in.container)
+	if !found && ctx.Err() == nil && !errors.Is(err, errBusy) {
+		a.miss(in.container, now)
 	}
 	return err
 }
