@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	osexec "os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -227,16 +227,14 @@ func (n *node) reusePID(pid int, meanwhile func()) bool {
 		if os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0) != nil {
 			return false
 		}
-		cmd := exec.CommandContext(n.ctx, "sleep", "1000")
-		if cmd.Start() != nil {
-			return false
-		}
+		cmd := osexec.CommandContext(n.ctx, "sleep", "1000")
+		n.must(cmd.Start())
 		reused := cmd.Process.Pid == pid
 		if reused {
 			meanwhile()
 		}
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = cmd.Wait() // it was killed
 		if reused {
 			return true
 		}
