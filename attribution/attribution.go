@@ -42,7 +42,8 @@ import (
 )
 
 var (
-	// ErrNoProcess means that the process has ended, or that another process has its PID.
+	// ErrNoProcess means that the process has ended, or that another process has its PID. With cgroup
+	// v1, a process also counts as ended if only its first thread has ended.
 	ErrNoProcess = errors.New("no such process")
 	// ErrNoContainer means that the process is in no container of a pod. Examples are CRI-O's conmon,
 	// and the first process of a container before the runtime moves it to the container's cgroup.
@@ -55,8 +56,8 @@ var (
 	ErrUnknownContainer = errors.New("unknown container")
 )
 
-// maxFile is the size limit of a file in /proc, in bytes. A cgroup file of 14 hierarchies with paths of
-// 4 KiB is smaller.
+// maxFile is the size limit of a file in /proc, in bytes. A cgroup file of 14 hierarchies with paths
+// of 4 KiB is smaller.
 const maxFile = 64 << 10
 
 // hostNamespace is the link in /proc/PID/ns of the first cgroup namespace. Its inode is fixed.
