@@ -247,6 +247,7 @@ func TestPrivateNamespace(t *testing.T) {
 			{"/", "cgroup:[4026533000]", "/../../../../system.slice/kubelet.service", none},
 			{"/", "cgroup:[4026533000]", "/../crio-" + id(1) + ".scope", "5d4f, 1"},
 			{"/", "cgroup:[4026533000]", "/../../pod5d4f/" + id(1), "5d4f, 1"},
+			{"/", "cgroup:[4026533000]", "/../../../burstable/pod5d4f/" + id(1), "5d4f, 1"},
 			{"/system.slice/kubelet.service", "cgroup:[4026533000]", "/init.scope", none}, // a node in a container
 			{"/", "cgroup:[4026531835]", "/", none},                                       // the host
 			{"/", "cgroup:[4026531835]", "/init.scope", none},

@@ -142,8 +142,8 @@ func (a *Attributor) listPod(ctx context.Context, uid types.UID, now time.Time) 
 	return nil // a failed inspection does not matter: the list has succeeded
 }
 
-// listAll makes a full list, a second after the previous one. Callers that come before the list
-// begins share it.
+// listAll makes a full list, at least a second after the previous one. Callers that come before the
+// list begins share it. The wait is in real time.
 func (a *Attributor) listAll(ctx context.Context) error {
 	clock := a.generator.Clock()
 	return a.share(ctx, "", func() error {
@@ -153,7 +153,7 @@ func (a *Attributor) listAll(ctx context.Context) error {
 		a.mu.Unlock()
 		if wait > 0 {
 			if deadline, has := ctx.Deadline(); has && deadline.Sub(now) < wait {
-				return errBusy
+				return errBusy // so that a loop over many processes does not wait for each
 			}
 			timer := time.NewTimer(wait)
 			defer timer.Stop()
