@@ -61,7 +61,7 @@ emulated: ## the tests on an emulated arm64, and those of cri on a big-endian s3
 .PHONY: cover
 cover: ## the coverage of the library's tests, with a line for each function that they do not cover whole
 	@mkdir -p .cache
-	go test -coverpkg=.,./cri,./podworkers,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
+	go test -coverpkg=.,./cri,./attribution,./podworkers,./plegtest,./plegtest/criserver -coverprofile=.cache/cover.out ./...
 	@go tool cover -func=.cache/cover.out | grep -v '100.0%$$'
 
 .PHONY: lint

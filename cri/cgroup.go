@@ -28,7 +28,7 @@ func ContainerIDFromCgroup(path string) (id string, ok bool) {
 
 // PodUIDFromCgroup returns the UID of the pod that a process runs in, from the path of its cgroup
 // or a line of /proc/<pid>/cgroup. With the UID, a pod list finds a container that is not in the
-// cache yet: see examples/attribution. ok is false if the process is in no pod or if the path
+// cache yet: see package attribution. ok is false if the process is in no pod or if the path
 // contains no UID. A path in a pod without a kubelet contains no UID. If the reader has its own
 // cgroup namespace, the paths of its own pod contain no UID either: see ContainerIDFromCgroup. For
 // a static pod, the result is the UID in the sandbox's labels, not the UID of the mirror pod.

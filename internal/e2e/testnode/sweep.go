@@ -162,12 +162,13 @@ func cgroupParent(dir string) string {
 	return "/" + filepath.Base(dir)
 }
 
-// cgroupOfPod returns the cgroup of a pod below a parent.
+// cgroupOfPod returns the cgroup of a pod below a parent, with the kubelet's names.
 func cgroupOfPod(parent, uid string) string {
 	if slice, systemd := strings.CutSuffix(parent, ".slice"); systemd {
-		return parent + slice + "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+		kubepods := slice + "-kubepods"
+		return parent + kubepods + ".slice" + kubepods + "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
 	}
-	return parent + "/" + uid
+	return parent + "/kubepods/pod" + uid
 }
 
 // killAll kills all processes for which owned returns true, until there are none.
