@@ -50,6 +50,10 @@ layers: ## references between folders, and between files at the root, that go ag
 licences: ## the licences of the library's dependencies; hack/licences.sh -all for every module
 	hack/licences.sh
 
+.PHONY: snapshot
+snapshot: ## the files of a release in .cache/dist, built twice and compared
+	hack/snapshot.sh
+
 .PHONY: race
 race: ## the tests under the race detector, in random order, COUNT times (3)
 	go test -race -shuffle=on -count=$(COUNT) ./...

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Lists the licences of the modules that the library's packages are built from, and fails on one
 # that is not allowed or not known. With -all it lists those of every module, in some minutes, and
-# does not judge modules that only tests and tools use.
+# does not judge modules that only tests and tools use. "-save MODULE FOLDER" writes the texts of the
+# licences of what a module is built from.
 . "$(dirname "$0")/modules.sh"
 
 module=$(go list -m)
@@ -25,6 +26,17 @@ list() {
 	awk -F, '{ printf "%-14s %s\n", $3, $1 }' <<<"$report" | sort
 }
 
+if [[ ${1:-} == -save ]]; then
+	rm -rf "${3:?}"
+	folder=$PWD/$3
+	(cd "$2" && "$tmp/go-licenses" save --ignore="$module" --save_path="$folder" ./... 2>"$tmp/errors") || {
+		cat "$tmp/errors"
+		exit 1
+	}
+	chmod -R u+w "$folder"
+	install -D -m 644 "$GOROOT/LICENSE" "$folder/go/LICENSE" # of the standard library
+	exit
+fi
 if [[ ${1:-} == -all ]]; then
 	for m in "${ours[@]}"; do
 		printf '\n%s\n' "$m"
