@@ -5,6 +5,7 @@
 // New makes a generator from a Runtime. There are more packages:
 //
 //   - cri is the Runtime for containerd, CRI-O and other CRI runtimes;
+//   - attribution finds the pod and container of a process;
 //   - podworkers runs a worker for each pod, for agents that act on pods;
 //   - plegz serves a web page about the node;
 //   - plegtest has a fake runtime, and a conformance test for a Runtime of your own;
