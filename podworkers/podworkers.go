@@ -48,7 +48,7 @@ type Result struct {
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
-	// With Run, the pod's next container event or PodSync starts another worker.
+	// With Run, the pod's next event starts another worker.
 	Done bool
 }
 
@@ -59,7 +59,7 @@ type Result struct {
 // shared and must not be modified.
 //
 // After an error, SyncFunc is called again with a back-off, and with a status that was observed
-// after the failure. A panic is not recovered.
+// after the failure. A panic is not recovered. If SyncFunc calls runtime.Goexit, its worker ends.
 //
 // Calls for one pod never overlap; calls for different pods do. ctx is the context of the call of
 // Run or Add that started the worker. If SyncFunc may block for long, it must return when ctx ends.
@@ -122,15 +122,17 @@ func New(generator *pleg.GenericPLEG, options Options) *Workers {
 // If an agent learns of its pods from another source, it does not need Run. It calls Add for these
 // pods, and calls Wake at the events of its own Handler.
 func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
-	changed := func(e *pleg.PodLifecycleEvent) {
-		if _, exists, _ := w.generator.Cache().Lookup(e.ID); exists {
-			w.Add(ctx, e.ID)
+	// If a pod is removed and comes back while this handler is behind, OnPodAdded is not called again.
+	podChanged := func(pod types.UID) {
+		if _, exists, _ := w.generator.Cache().Lookup(pod); exists {
+			w.Add(ctx, pod)
 		}
 	}
+	changed := func(e *pleg.PodLifecycleEvent) { podChanged(e.ID) }
 	err := w.generator.Handle(ctx, pleg.Handler{
 		Want:               want,
 		OnPodAdded:         func(pod *pleg.Pod, _ bool) { w.Add(ctx, pod.ID) },
-		OnPodChanged:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
+		OnPodChanged:       func(pod *pleg.Pod) { podChanged(pod.ID) },
 		OnPodRemoved:       func(pod *pleg.Pod) { w.Wake(pod.ID) },
 		OnContainerCreated: changed,
 		OnContainerStarted: changed,
@@ -186,7 +188,8 @@ func (w *Workers) Wait() {
 }
 
 // work runs the worker of a pod until the worker ends.
-func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{}) {
+func (w *Workers) work(ctx context.Context, pod types.UID, wake chan struct{}) {
+	defer w.remove(pod, wake)
 	acted, failures := time.Time{}, 0
 	for {
 		select {
@@ -197,7 +200,6 @@ func (w *Workers) work(ctx context.Context, pod types.UID, wake <-chan struct{})
 		after := result.After
 		switch {
 		case ctx.Err() != nil:
-			w.end(pod, nil)
 			return
 		case err != nil:
 			failures++
@@ -247,7 +249,7 @@ func await(ctx context.Context, wake <-chan struct{}, after time.Duration) {
 
 // end removes a worker and returns true. If the worker was woken since it last read the status, end
 // does nothing and returns false.
-func (w *Workers) end(pod types.UID, wake <-chan struct{}) bool {
+func (w *Workers) end(pod types.UID, wake chan struct{}) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(wake) > 0 {
@@ -255,4 +257,13 @@ func (w *Workers) end(pod types.UID, wake <-chan struct{}) bool {
 	}
 	delete(w.wakes, pod)
 	return true
+}
+
+// remove removes a worker, unless the pod has another worker by now.
+func (w *Workers) remove(pod types.UID, wake chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wakes[pod] == wake {
+		delete(w.wakes, pod)
+	}
 }

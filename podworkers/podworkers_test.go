@@ -3,6 +3,7 @@ package podworkers_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -280,6 +281,56 @@ func TestEndsWithItsPod(t *testing.T) {
 		}
 		n.SetPod(plegtest.NewPod("a", plegtest.Running("again")))
 		n.takes(t, "a", call{"again running", 0})
+	})
+}
+
+// A pod may be removed and come back while Run's handler is behind. The handler then learns only
+// that the pod has changed. The pod gets a worker again.
+func TestPodComesBackUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, idle, plegtest.NewPod("a"))
+		n.EmitOnChange(true)
+		busy := make(chan struct{})
+		go func() {
+			_ = n.Run(n.ctx, func(pod *pleg.Pod) bool {
+				if pod.ID == "b" {
+					<-busy
+				}
+				return true
+			}, pleg.WithCapacity(-1))
+		}()
+		n.takes(t, "a", call{"none", 0})
+		for _, other := range []types.UID{"b", "c", "d"} { // c and d wait behind b
+			n.SetPod(plegtest.NewPod(other))
+			synctest.Wait()
+		}
+		n.RemovePod("a")
+		synctest.Wait()
+		n.Wake("a") // its worker sees that the pod is gone, and ends
+		n.takes(t, "a", call{"gone", 0})
+		back := plegtest.NewPod("a")
+		back.Sandboxes[0].ID.ID = "another"
+		n.SetPod(back)
+		synctest.Wait()
+		close(busy)
+		n.takes(t, "a", call{"none", 0})
+	})
+}
+
+// If Sync ends its goroutine, the worker is gone, and the pod can get another worker.
+func TestSyncEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(context.Context, *pleg.PodStatus, bool) (podworkers.Result, error) {
+			runtime.Goexit()
+			return podworkers.Result{}, nil
+		}, plegtest.NewPod("a"))
+		for range 2 {
+			n.Add(n.ctx, "a")
+			n.takes(t, "a", call{"none", 0})
+			if n.Wake("a") {
+				t.Error("the pod still has a worker")
+			}
+		}
 	})
 }
 
