@@ -285,7 +285,7 @@ func (g *GenericPLEG) RequestRelist(uid types.UID) {
 
 // RequestReinspect requests an inspection of a pod, whether a list shows a change or not, and does
 // not block. The inspection begins after the request. When the cache holds the status or the error,
-// subscribers are sent a PodSync. A request for an unknown pod is ignored.
+// subscribers are sent a PodSync, unless the pod is gone. A request for an unknown pod is ignored.
 func (g *GenericPLEG) RequestReinspect(uid types.UID) {
 	g.inbox.Put(func(in *inputs) { put(&in.reinspects, uid, struct{}{}) })
 }

@@ -222,7 +222,8 @@ type Container struct {
 	ImageRef string
 	// ImageRuntimeHandler is the runtime handler that the image was pulled for.
 	ImageRuntimeHandler string
-	// Hash is the hash of the container's specification; 0 if there is none.
+	// Hash is the hash of the container's specification; 0 if there is none. Over CRI, it is the
+	// kubelet's annotation io.kubernetes.container.hash.
 	Hash uint64
 	// PodSandboxID is the sandbox that the container is in.
 	PodSandboxID string
@@ -294,7 +295,8 @@ type Status struct {
 	// Labels and Annotations are the container's own; see Pod.Labels.
 	Labels      map[string]string
 	Annotations map[string]string
-	// RestartCount is the number of restarts before this instance of the container.
+	// RestartCount is the number of restarts before this instance of the container. Over CRI, it is
+	// the kubelet's annotation io.kubernetes.container.restartCount; 0 without it.
 	RestartCount int
 	// Reason is why the container is in its state, in one word, such as "Completed" or "OOMKilled".
 	Reason string
