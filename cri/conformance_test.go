@@ -35,6 +35,12 @@ func TestConformance(t *testing.T) {
 			if err := plegtest.TestRuntime(connect(t, s, cri.WithPlainLists()), uids...); err != nil {
 				t.Error(err)
 			}
+			err = plegtest.TestCallReporter(connect(t, s), func(container string) (heal func()) {
+				return s.Block("ContainerStatus", container)
+			})
+			if err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,6 +129,47 @@ func TestInfoThatIsMissing(t *testing.T) {
 	}
 }
 
+// The test server's info has containerd's fields, also those of the configuration that a client sent.
+func TestInfoOfAClientsContainer(t *testing.T) {
+	s, r := serverAndRuntime(t, criserver.WithPrograms(map[string]criserver.Program{"app": {}}))
+	client := runtimeapi.NewRuntimeServiceClient(r.Conn())
+	sandbox := s.RunPod(criserver.PodConfig{Name: "web"})
+	binary := &runtimeapi.KeyValue{Key: "KEY"}
+	setBytes(&binary.Value, "v\xff")
+	made, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: sandbox, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "app"}, Image: &runtimeapi.ImageSpec{Image: "app"},
+			Command: []string{"serve"}, Args: []string{"--all"},
+			Envs:   []*runtimeapi.KeyValue{binary},
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: "/srv", Readonly: true}},
+			Linux:  &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{Privileged: true}},
+		},
+	})
+	must(t, err)
+	got, err := r.ContainerInfo(t.Context(), made.ContainerId)
+	must(t, err)
+	type mount struct{ Destination, Source string }
+	var spec struct {
+		Process struct{ Args []string }
+		Mounts  []mount
+	}
+	must(t, json.Unmarshal(got.Spec, &spec))
+	if !got.Privileged || !slices.Contains(got.Env, "KEY=v\ufffd") || !slices.Contains(got.Env, "HOSTNAME=web") ||
+		!slices.Equal(spec.Process.Args, []string{"serve", "--all"}) ||
+		!slices.Contains(spec.Mounts, mount{"/data", "/srv"}) {
+		t.Errorf("%+v", got)
+	}
+	var raw struct {
+		Config struct{ Metadata struct{ Name string } }
+	}
+	if must(t, json.Unmarshal(got.Raw, &raw)); raw.Config.Metadata.Name != "app" {
+		t.Errorf("%s", got.Raw)
+	}
+}
+
+// setBytes sets a field that is a string in older versions of cri-api, and bytes in newer ones.
+func setBytes[T string | []byte](field *T, to string) { *field = T(to) }
+
 // ContainerInfo and SandboxInfo can read the info of the test server.
 func TestInfoOfTheServer(t *testing.T) {
 	for _, model := range []criserver.Model{criserver.Containerd2, criserver.CRIO} {
@@ -140,7 +182,8 @@ func TestInfoOfTheServer(t *testing.T) {
 		must(t, err)
 		uid, _ := cri.PodUIDFromCgroup(c.CgroupPath)
 		if c.PID != 4711 || c.SandboxID != sandbox || p.PID == 0 || uid != "uid" || len(c.Spec) == 0 ||
-			c.Namespaces["network"] == "" || c.Namespaces["network"] != p.Namespaces["network"] {
+			c.Namespaces["network"] == "" || c.Namespaces["network"] != p.Namespaces["network"] ||
+			len(c.Env) == 0 || c.RootFS == "" || (c.SnapshotKey == "") != (model == criserver.CRIO) {
 			t.Errorf("container %+v, sandbox %+v", c, p)
 		}
 		must(t, s.ExitContainer(id, 0, ""))

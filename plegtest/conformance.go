@@ -54,9 +54,7 @@ func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	if rt == nil {
 		return errors.New("plegtest.TestRuntime: the runtime is nil")
 	}
-	t := &conformance{
-		rt: rt, clock: clock.RealClock{}, seen: make(map[string]bool), finished: make(map[string]time.Time),
-	}
+	t := newConformance(rt)
 	if first := t.testList(expected); first != nil {
 		t.testListAgain(first)
 		t.testListRunning(first)
@@ -68,10 +66,17 @@ func TestRuntime(rt pleg.Runtime, expected ...types.UID) error {
 	t.testCanceled()
 	t.testStreams()
 	t.testReports()
+	return t.err("TestRuntime")
+}
+
+// err returns an error with all problems; nil if there are none.
+func (t *conformance) err(test string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if len(t.problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("plegtest.TestRuntime found %d problem(s) with %T:\n%w", len(t.problems), rt,
+	return fmt.Errorf("plegtest.%s found %d problem(s) with %T:\n%w", test, len(t.problems), t.rt,
 		errors.Join(t.problems...))
 }
 
@@ -90,6 +95,12 @@ type conformance struct {
 	finished map[string]time.Time
 
 	returned []returned // values that the runtime must not modify any more; guarded by mu
+}
+
+func newConformance(rt pleg.Runtime) *conformance {
+	return &conformance{
+		rt: rt, clock: clock.RealClock{}, seen: make(map[string]bool), finished: make(map[string]time.Time),
+	}
 }
 
 // returned is a value that the runtime returned. The function same reports whether the value still

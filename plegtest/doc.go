@@ -3,7 +3,8 @@
 //
 //   - [Runtime] is a fake [pleg.Runtime] for unit tests: set pods, relist, check the events. Its
 //     calls can fail, be slow, get stuck, and return bad data.
-//   - [TestRuntime] is a conformance test for implementations of [pleg.Runtime].
+//   - [TestRuntime] is a conformance test for implementations of [pleg.Runtime], and
+//     [TestCallReporter] for those of [pleg.CallReporter].
 //
 // Pass TestRuntime some pods that your runtime must list:
 //

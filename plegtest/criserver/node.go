@@ -65,7 +65,9 @@ type PodConfig struct {
 	// RuntimeHandler is the runtime handler. Empty means the default handler.
 	RuntimeHandler string
 
-	asGiven bool // true if the server must not add the kubelet's labels and annotations
+	// given is the configuration that a client sent; nil if the server adds the kubelet's labels and
+	// annotations.
+	given *runtimeapi.PodSandboxConfig
 }
 
 // ContainerConfig describes a container.
@@ -80,7 +82,7 @@ type ContainerConfig struct {
 	// it. 0 selects a PID that no real process can have.
 	PID int
 
-	asGiven bool // true if the server must not add the kubelet's labels and annotations
+	given *runtimeapi.ContainerConfig // like PodConfig.given
 }
 
 // simSandbox is a simulated sandbox. The messages in its fields item and status are never modified,
@@ -203,7 +205,7 @@ func (n *node) addSandboxLocked(config PodConfig) *simSandbox {
 	}
 	now := n.now()
 	labels, annotations := maps.Clone(config.Labels), maps.Clone(config.Annotations)
-	if !config.asGiven {
+	if config.given == nil {
 		labels = with(config.Labels, map[string]string{labelPodName: config.Name,
 			labelPodNamespace: config.Namespace, labelPodUID: string(config.UID)})
 		annotations = with(config.Annotations, map[string]string{
@@ -278,7 +280,7 @@ func (n *node) addContainerLocked(s *simSandbox, config ContainerConfig) *simCon
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(config.Name + "\x00" + config.Image)) // writing to a hash cannot fail
 	labels, annotations := maps.Clone(config.Labels), maps.Clone(config.Annotations)
-	if !config.asGiven {
+	if config.given == nil {
 		labels = with(config.Labels, map[string]string{
 			labelPodName: s.config.Name, labelPodNamespace: s.config.Namespace, labelPodUID: string(s.config.UID),
 			labelContainerName: config.Name,

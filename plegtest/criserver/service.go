@@ -2,7 +2,6 @@ package criserver
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -92,7 +91,7 @@ func (c *service) PodSandboxStatus(_ context.Context,
 	}
 	answer := &runtimeapi.PodSandboxStatusResponse{Status: s.status}
 	if req.GetVerbose() {
-		answer.Info = n.infoLocked(s, s.item.Id, s.ready, madeUpPID(s.item.Id))
+		answer.Info = n.sandboxInfoLocked(s)
 	}
 	if c.s.cfg.crio && c.s.cfg.events == eventsInTurn {
 		answer.Timestamp = n.now()
@@ -114,25 +113,9 @@ func (c *service) ContainerStatus(_ context.Context,
 	}
 	resp := &runtimeapi.ContainerStatusResponse{Status: ctr.status}
 	if req.GetVerbose() {
-		running := ctr.state == runtimeapi.ContainerState_CONTAINER_RUNNING
-		resp.Info = n.infoLocked(ctr.sandbox, ctr.item.Id, running, ctr.pid())
+		resp.Info = n.containerInfoLocked(ctr)
 	}
 	return resp, nil
-}
-
-// infoLocked returns the info of a verbose status. It contains fields that both containerd and
-// CRI-O report.
-func (n *node) infoLocked(s *simSandbox, id string, running bool, pid uint32) map[string]string {
-	cgroup := id
-	if n.crio {
-		cgroup = "crio-" + id
-	}
-	if !running {
-		pid = 0
-	}
-	return map[string]string{"info": fmt.Sprintf(`{"sandboxID":%q,"pid":%d,"runtimeSpec":{"ociVersion":"1.2.0",`+
-		`"linux":{"cgroupsPath":"/kubepods/besteffort/pod%s/%s","namespaces":[{"type":"pid"},{"type":"mount"},`+
-		`{"type":"network","path":"/run/netns/%.8s"}]}}}`, s.item.Id, pid, s.config.UID, cgroup, s.item.Id)}
 }
 
 func (c *service) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream eventStream) error {

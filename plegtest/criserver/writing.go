@@ -35,7 +35,7 @@ func (c *service) RunPodSandbox(_ context.Context,
 	config := PodConfig{
 		UID: types.UID(meta.Uid), Name: meta.Name, Namespace: meta.Namespace,
 		Labels: req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
-		IPs: []string{loopback}, asGiven: true,
+		IPs: []string{loopback}, given: req.Config,
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
 		config.IPs = []string{}
@@ -127,7 +127,7 @@ func (c *service) CreateContainer(_ context.Context,
 	}
 	n.podLocked(sb.config.UID).restarts[name] = attempt
 	ctr := n.addContainerLocked(sb, ContainerConfig{Name: name, Image: image,
-		Labels: config.Labels, Annotations: config.Annotations, asGiven: true})
+		Labels: config.Labels, Annotations: config.Annotations, given: config})
 	id := ctr.item.Id
 	c.s.containerChanged(createTopic, id)
 	run.ContainerID, run.PodUID, run.PodNamespace, run.PodName = id, sb.config.UID, sb.config.Namespace, sb.config.Name
