@@ -17,7 +17,7 @@ import (
 // needs no files from a folder _before1.N.
 const (
 	adapter          = "kubelet/adapter"
-	releaseOfAdapter = release(37)
+	releaseOfAdapter = release(38)
 )
 
 // change is an edit of the tree. It returns a description of the edit.
@@ -186,8 +186,12 @@ func handRuntimeOver(_ release, source func(ast.Node) string, body *ast.BlockStm
 
 // publishConfirmed edits the kubelet so that it publishes an exit only when the runtime's status
 // shows the exit.
-func publishConfirmed(_ release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
-	const statement = "podStatus = kubecontainer.Published(podStatus, podIsTerminal)"
+func publishConfirmed(r release, _ func(ast.Node) string, body *ast.BlockStmt) ([]splice, error) {
+	terminal := "podIsTerminal" // the function's parameter
+	if r >= 38 {
+		terminal = "podState == TerminatedPod"
+	}
+	statement := "podStatus = kubecontainer.Published(podStatus, " + terminal + ")"
 	at := body.Lbrace + 1
 	return []splice{{at, at, "\n\t" + statement, "begins with " + statement}}, nil
 }

@@ -74,6 +74,21 @@ func TestRuntimeIsHandedOver(t *testing.T) {
 	}
 }
 
+// TestPublishesConfirmed shows that the edit knows how each release marks a terminal pod.
+func TestPublishesConfirmed(t *testing.T) {
+	const path = "kubelet_pods.go"
+	for r, want := range map[release]string{37: "podIsTerminal)", 38: "podState == TerminatedPod)"} {
+		w := released(t, path, publishes)
+		w.release = r
+		if _, err := editFile(path, "generateAPIPodStatus", publishConfirmed)(w); err != nil {
+			t.Fatal(err)
+		}
+		if got := edited(t, w, path); !strings.Contains(got, "Published(podStatus, "+want) {
+			t.Errorf("for %s it wrote\n%s", r, got)
+		}
+	}
+}
+
 // TestEditThatFindsNothingFails shows that an edit returns an error if it does not find the code to
 // replace.
 func TestEditThatFindsNothingFails(t *testing.T) {

@@ -24,16 +24,16 @@ func TestAdapterFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for r, want := range map[release]map[string]string{
-		38: {"lists.go": "", "requests.go": "", "pods.go": "", "interface.go": "", "generic.go": ""},
-		37: {"lists.go": "", "requests.go": "", "pods.go": "", "interface.go": "", "generic.go": ""},
-		36: {"lists.go": "", "requests.go": "_before1.37", "pods.go": "", "interface.go": "_before1.37"},
+		38: {"reads.go": "", "lists.go": "", "requests.go": "", "pods.go": "", "interface.go": "", "generic.go": ""},
+		37: {"reads.go": "_before1.38", "lists.go": "", "requests.go": "", "pods.go": "", "interface.go": ""},
+		36: {"reads.go": "_before1.38", "lists.go": "", "requests.go": "_before1.37", "pods.go": "", "interface.go": "_before1.37"},
 		33: {"lists.go": "", "requests.go": "_before1.36", "pods.go": "_before1.36", "interface.go": "_before1.37"},
 		32: {"lists.go": "_before1.33", "requests.go": "_before1.36", "pods.go": "_before1.36", "generic.go": ""},
 	} {
 		w := &workspace{root: root, release: r}
 		for name, below := range want {
 			folder := "pleg"
-			if name == "lists.go" {
+			if name == "lists.go" || name == "reads.go" {
 				folder = "container"
 			}
 			files, err := w.adapterFiles(folder)

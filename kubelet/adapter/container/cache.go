@@ -17,36 +17,27 @@ type cache struct{ *pleg.PodCache }
 // PLEGCache returns the library's cache, which the generator writes.
 func (c *cache) PLEGCache() *pleg.PodCache { return c.PodCache }
 
-func (c *cache) Get(uid types.UID) (*PodStatus, error) {
-	status, err := c.PodCache.Get(uid)
-	return kubeletStatus(status), err
-}
-
-func (c *cache) GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error) {
-	status, err := c.PodCache.GetNewerThan(uid, minTime)
-	return kubeletStatus(status), err
-}
-
 func (c *cache) Set(uid types.UID, status *PodStatus, err error, timestamp time.Time) bool {
 	var converted *pleg.PodStatus
 	if status != nil {
-		converted = &pleg.PodStatus{ID: uid, IPs: status.IPs, TimeStamp: status.TimeStamp, Source: status}
+		converted = &pleg.PodStatus{ID: uid, IPs: status.IPs, Source: status}
 	}
 	return c.PodCache.Set(uid, converted, err, timestamp)
 }
 
-// kubeletStatus returns the kubelet's status in status.Source, with three parts of the generator's
+// kubeletStatus returns the kubelet's status in status.Source, with two parts of the generator's
 // status:
-//   - the time;
 //   - the addresses, which the generator keeps after the pod's network is gone;
 //   - exits that the runtime's status does not show yet.
+//
+// It leaves the kubelet's TimeStamp alone: no code of the kubelet reads it.
 func kubeletStatus(status *pleg.PodStatus) *PodStatus {
 	source, ok := status.Source.(*PodStatus)
 	if !ok { // the pod is unknown, removed, or was never inspected
 		return &PodStatus{ID: status.ID}
 	}
 	answer := *source
-	answer.IPs, answer.TimeStamp = status.IPs, status.TimeStamp
+	answer.IPs = status.IPs
 	for _, list := range containerLists(&answer) {
 		*list = withExits(*list, status.ContainerStatuses)
 	}

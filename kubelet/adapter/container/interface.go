@@ -1,6 +1,7 @@
 package container
 
 import (
+	"context"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,6 @@ type Cache interface {
 
 // ROCache contains the methods of Cache that read.
 type ROCache interface {
-	Get(uid types.UID) (*PodStatus, error)
-	GetNewerThan(uid types.UID, minTime time.Time) (*PodStatus, error)
+	Get(ctx context.Context, uid types.UID) (*PodStatus, error)
+	GetNewerThan(ctx context.Context, uid types.UID, minTime time.Time) (*PodStatus, error)
 }

@@ -298,7 +298,7 @@ func TestEndsArePublishedOnce(t *testing.T) {
 		if got := take(g); !slices.Equal(got, []PodLifecycleEvent{{ID: "a", Type: "ContainerDied", Data: "app"}}) {
 			t.Errorf("after the exit: %v", got)
 		}
-		status, err := cache.Get("a")
+		status, err := cache.Get(t.Context(), "a")
 		if err != nil || status.ContainerStatuses[0].State != kubecontainer.ContainerStateExited {
 			t.Errorf("what it acts on is %+v, %v", status.ContainerStatuses[0], err)
 		}
@@ -317,7 +317,7 @@ func TestEndsArePublishedOnce(t *testing.T) {
 		if got := take(g); !slices.Equal(got, []PodLifecycleEvent{{ID: "a", Type: "PodSync"}}) {
 			t.Errorf("when the runtime confirms it: %v", got)
 		}
-		status, err = cache.Get("a")
+		status, err = cache.Get(t.Context(), "a")
 		s := container.Published(status, false).ContainerStatuses[0]
 		if err != nil || s.Reason != "Error" || s.ExitCode != 3 {
 			t.Errorf("it publishes %+v, %v", s, err)
