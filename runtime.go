@@ -147,9 +147,11 @@ const (
 type State string
 
 const (
-	// ContainerStateCreated is a container that has not been started. Events treat it as unknown.
+	// ContainerStateCreated is a container that has not been started, such as one that CRI's RestorePod
+	// has restored. Events treat it as unknown.
 	ContainerStateCreated State = "created"
-	// ContainerStateRunning is a running container, or a ready sandbox.
+	// ContainerStateRunning is a running container, or a ready sandbox. CRI has no state for a paused
+	// container, such as during CRI's CheckpointPod; containerd shows it running.
 	ContainerStateRunning State = "running"
 	// ContainerStateExited is a container that ran and ended, or a sandbox that is not ready.
 	ContainerStateExited State = "exited"

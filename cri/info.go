@@ -71,7 +71,8 @@ type Info struct {
 	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
 	// github.com/opencontainers/runtime-spec/specs-go.
 	Spec json.RawMessage `json:"-"`
-	// Raw is everything that the runtime reports, as JSON in the runtime's own form.
+	// Raw is everything that the runtime reports, as JSON in the runtime's own form. There, newer
+	// versions of containerd write the values of config.envs in base64.
 	Raw json.RawMessage `json:"-"`
 }
 
