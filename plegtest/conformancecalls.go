@@ -27,7 +27,9 @@ func TestCallReporter(rt pleg.Runtime, stick func(containerID string) (heal func
 	}
 	t := newConformance(rt)
 	pods := t.list(fullList, true).value
-	i := slices.IndexFunc(pods, func(p *pleg.Pod) bool { return p != nil && len(p.Containers) > 0 && p.Containers[0] != nil })
+	i := slices.IndexFunc(pods, func(p *pleg.Pod) bool {
+		return p != nil && len(p.Containers) > 0 && p.Containers[0] != nil
+	})
 	if i < 0 {
 		return errors.Join(errors.New("plegtest.TestCallReporter: the runtime lists no container"), t.err("TestCallReporter"))
 	}

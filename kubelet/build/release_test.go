@@ -26,7 +26,7 @@ func TestAdapterFiles(t *testing.T) {
 	for r, want := range map[release]map[string]string{
 		38: {"reads.go": "", "lists.go": "", "requests.go": "", "pods.go": "", "interface.go": "", "generic.go": ""},
 		37: {"reads.go": "_before1.38", "lists.go": "", "requests.go": "", "pods.go": "", "interface.go": ""},
-		36: {"reads.go": "_before1.38", "lists.go": "", "requests.go": "_before1.37", "pods.go": "", "interface.go": "_before1.37"},
+		36: {"reads.go": "_before1.38", "lists.go": "", "requests.go": "_before1.37", "interface.go": "_before1.37"},
 		33: {"lists.go": "", "requests.go": "_before1.36", "pods.go": "_before1.36", "interface.go": "_before1.37"},
 		32: {"lists.go": "_before1.33", "requests.go": "_before1.36", "pods.go": "_before1.36", "generic.go": ""},
 	} {

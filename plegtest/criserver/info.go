@@ -108,7 +108,7 @@ func (n *node) infoLocked(s *simSandbox, id string, privileged bool, config any)
 	info := verboseInfo{RuntimeSpec: ociSpec{
 		Version: "1.2.0",
 		Process: ociProcess{Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=" + s.config.Name}},
-		Mounts:  []ociMount{{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}}},
+		Mounts:  []ociMount{{"/proc", "proc", "proc", []string{"nosuid", "noexec", "nodev"}}},
 		Linux: ociLinux{Namespaces: []ociNamespace{{Type: "pid"}, {Type: "mount"},
 			{Type: "network", Path: fmt.Sprintf("/run/netns/%.8s", s.item.Id)}}},
 	}}
