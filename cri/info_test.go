@@ -142,7 +142,9 @@ func TestInfoOfAClientsContainer(t *testing.T) {
 			Command: []string{"serve"}, Args: []string{"--all"},
 			Envs:   []*runtimeapi.KeyValue{binary},
 			Mounts: []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: "/srv", Readonly: true}},
-			Linux:  &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{Privileged: true}},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{Privileged: true},
+			},
 		},
 	})
 	must(t, err)
