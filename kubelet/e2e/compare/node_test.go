@@ -454,6 +454,9 @@ func (n *node) checkMetrics() {
 			n.t.Errorf("the kubelet has the metric %s %d times", name, times)
 		}
 	}
+	if is := strings.Contains(string(answer), "\npleg_healthy "); is != n.variant.ours() {
+		n.t.Errorf("pleg_healthy, by which an operator knows the kubelet on the library: %v", is)
+	}
 }
 
 func (n *node) add(kind string, d time.Duration) {
