@@ -55,7 +55,7 @@ type End struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
-// String returns the end as a line for logs, as in "shop/cart-0 cart (3f2a61d0c9b84…) exit 137
+// String returns the end as a line for logs, as in "shop/cart-0 cart (3f2a61d0c9b8) exit 137
 // OOMKilled". It ends with "exit unknown" or "gone" if the exit code is not known.
 func (e End) String() string {
 	how := "exit unknown"
@@ -65,11 +65,7 @@ func (e End) String() string {
 	case e.Gone:
 		how = "gone"
 	}
-	id := e.ContainerID
-	if len(id) > 13 {
-		id = id[:13] + "…"
-	}
-	return fmt.Sprintf("%s/%s %s (%s) %s", e.Namespace, e.Pod, e.Container, id, how)
+	return fmt.Sprintf("%s/%s %s (%.12s) %s", e.Namespace, e.Pod, e.Container, e.ContainerID, how)
 }
 
 // Follow calls report with each end of a container, until ctx ends or the generator stops. It
@@ -192,22 +188,16 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 		f.endLocked(c, true) // another life has begun
 		c = nil
 	}
-	before := container{}
-	switch {
-	case c == nil:
-		c = &container{End: now}
+	if c == nil {
+		c = new(container)
 		f.containers[now.ContainerID] = c
-	case c.Ended:
-		before = *c
-	default:
-		before = *c
-		if c.Known && !now.Known { // for example, the runtime has forgotten the end
-			now.Known, now.ExitCode, now.Reason, now.Message, now.FinishedAt = true, c.ExitCode, c.Reason, c.Message, c.FinishedAt
-		}
+	}
+	before := c.End
+	if !c.Ended && (now.Known || !c.Known) { // the runtime may have forgotten an end that is known
 		now.StartedAt = cmp.Or(now.StartedAt, c.StartedAt)
 		c.End = now
 	}
-	if c.seen, before.seen = true, true; *c != before {
+	if c.seen = true; c.End != before {
 		f.putLocked(containersBucket, c.ContainerID, c)
 	}
 	return c

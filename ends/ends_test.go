@@ -25,6 +25,10 @@ import (
 // TestMain puts the folders of the tests into memory if it can: each end is written, and a disk takes
 // milliseconds for that.
 func TestMain(m *testing.M) {
+	if endpoint := os.Getenv(agentVariable); endpoint != "" {
+		fmt.Fprintln(os.Stderr, runAgent(context.Background(), endpoint))
+		os.Exit(1)
+	}
 	if _, err := os.Stat("/dev/shm"); err == nil {
 		os.Setenv("TMPDIR", "/dev/shm")
 	}
