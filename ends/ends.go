@@ -101,7 +101,7 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 	if err != nil {
 		return err
 	}
-	f := &follower{store: s, changed: make(chan struct{}, 1), offered: make(chan struct{}, 1)}
+	f := &follower{store: s, changed: make(chan struct{}, 1), due: make(chan struct{}, 1)}
 	following, stop := context.WithCancel(ctx)
 	var joined sync.WaitGroup
 	defer s.close()
@@ -112,7 +112,7 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 		err = g.Handle(following, f.handler())
 	})
 	joined.Go(func() { repeat(following, f.changed, func() time.Duration { return f.write(g) }) })
-	repeat(following, f.offered, func() time.Duration { return f.reportDue(following, report) })
+	repeat(following, f.due, func() time.Duration { return f.reportDue(following, report) })
 	joined.Wait()
 	return err
 }
@@ -121,14 +121,9 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 // once the pending changes are written.
 type follower struct {
 	*store
-	changed chan struct{} // receives when the store has changes
-	offered chan struct{} // receives when an end may be due
-
-	// newestOffered is the number of the newest end that may be reported: the file has it, or could not
-	// be written. It is guarded by mu.
-	newestOffered uint64
-	// synced is true once the first full list has shown which containers exist; guarded by mu.
-	synced bool
+	changed chan struct{} // receives when there is something to write
+	due     chan struct{} // receives when an end may be due
+	synced  bool          // true once the generator has listed which containers exist; guarded by mu
 }
 
 // container is a container that the runtime lists, or that an earlier follower has listed.
@@ -231,6 +226,7 @@ func (f *follower) endLocked(c *container, gone bool) {
 	f.newest++
 	f.open = append(f.open, &openEnd{End: c.End, number: f.newest})
 	f.putLocked(endsBucket, endKey(f.newest), c.End)
+	wake(f.due)
 }
 
 // goneLocked forgets a container that the runtime no longer has.
@@ -242,22 +238,16 @@ func (f *follower) goneLocked(c *container) {
 	}
 }
 
-// write writes the changes, and offers the new ends. If the write fails, it offers them too: a full
-// disk must not silence the reports.
+// write writes the changes. It returns when it should be called again, also without a change.
 func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
 	f.mu.Lock()
 	if f.synced && f.forgetLocked(g) {
 		again = lookAgain
 	}
-	newest := f.newest
 	f.mu.Unlock()
 	if f.flush() != nil {
 		again = writeAgain
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.newestOffered = newest
-	wake(f.offered)
 	return again
 }
 
@@ -290,14 +280,15 @@ func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 	return waits
 }
 
-// reportDue calls report with each end that is due. It returns zero: an end that becomes due is
-// offered.
+// reportDue calls report with each end that is due. It returns zero: an end that becomes due later
+// wakes it.
 func (f *follower) reportDue(ctx context.Context, report func(context.Context, End) error) time.Duration {
 	for ctx.Err() == nil {
 		o := f.firstDue()
 		if o == nil {
 			break
 		}
+		_ = f.flush() // if the program is killed in the call, the end is in the file; a full disk silences no report
 		if err := report(ctx, o.End); err != nil {
 			f.failed(ctx, o, err)
 		} else {
@@ -312,7 +303,7 @@ func (f *follower) firstDue() *openEnd {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.open {
-		if o.retry == nil && o.number <= f.newestOffered {
+		if o.retry == nil {
 			return o
 		}
 	}
@@ -332,7 +323,7 @@ func (f *follower) failed(ctx context.Context, o *openEnd, err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		o.retry = nil
-		wake(f.offered)
+		wake(f.due)
 	})
 }
 
@@ -343,7 +334,7 @@ func (f *follower) acknowledge(o *openEnd) {
 	f.putLocked(endsBucket, endKey(o.number), nil)
 	f.mu.Unlock()
 	if f.flush() != nil {
-		wake(f.changed)
+		wake(f.changed) // which tries again
 	}
 }
 

@@ -100,23 +100,27 @@ func (w *world) want(reports ...string) {
 	w.reports = nil
 }
 
-// entries returns the number of entries in the buckets of a folder.
-func entries(t *testing.T, dir string) (n int) {
+// view calls f with a transaction on a folder that no agent uses.
+func view(t *testing.T, dir string, f func(*bbolt.Tx)) {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(dir, "ends.db"), 0o600, &bbolt.Options{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	err = db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-			n += b.Stats().KeyN
-			return nil
-		})
-	})
-	if err != nil {
+	if err := db.View(func(tx *bbolt.Tx) error { f(tx); return nil }); err != nil {
 		t.Error(err)
 	}
+}
+
+// entries returns the number of entries in a folder.
+func entries(t *testing.T, dir string) (n int) {
+	t.Helper()
+	view(t, dir, func(tx *bbolt.Tx) {
+		for _, bucket := range []string{"containers", "ends"} {
+			n += tx.Bucket([]byte(bucket)).Stats().KeyN
+		}
+	})
 	return n
 }
 
@@ -147,14 +151,16 @@ func TestEachEndIsReportedOnce(t *testing.T) {
 }
 
 // A container that runs when the agent ends, and is gone when the next one begins, is reported once
-// as gone. If the agent has seen it die, the report has the exit code.
+// as gone. If the agent has seen it die, the report has the newest code and reason.
 func TestGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search")))
 		stop := w.agent()
-		w.runtime.ExitContainer("search-0", "search", 3, "Error")
-		w.wait(time.Second) // the end is settled a second later
-		stop()
+		w.runtime.EmitExit(pleg.ContainerExit{ContainerID: "search", ExitCode: 137})
+		w.wait(time.Second)
+		w.runtime.ExitContainer("search-0", "search", 137, "OOMKilled")
+		w.wait(time.Second)
+		stop() // before the end is settled
 		w.want()
 		w.runtime.SetPods()
 		for range 2 {
@@ -162,7 +168,7 @@ func TestGone(t *testing.T) {
 			w.wait(time.Minute)
 			stop()
 		}
-		w.want("cart-0 cart (cart) gone", "search-0 search (search) exit 3 Error")
+		w.want("cart-0 cart (cart) gone", "search-0 search (search) exit 137 OOMKilled")
 		if n := entries(w.t, w.dir); n != 0 {
 			w.t.Errorf("%d entries of containers that are gone", n)
 		}
@@ -177,33 +183,36 @@ func TestSlowInspection(t *testing.T) {
 		w.agent()()
 		defer w.runtime.Block(plegtest.GetPodStatus, plegtest.AnyPod)()
 		stop := w.agent()
-		w.wait(time.Minute)
+		w.wait(30 * time.Second)
 		w.want()
 		w.runtime.RemovePod("search-0")
-		w.wait(time.Minute)
+		w.wait(30 * time.Second)
 		w.want("search-0 search (search) gone")
 		stop()
 	})
 }
 
 // If the agent is killed while the function runs, or before its acknowledgement is written, the next
-// agent calls the function again.
+// agent calls the function again. The ends before are acknowledged.
 func TestKilledInTheCall(t *testing.T) {
 	inBubble(t, func(w *world) {
-		killed := filepath.Join(w.t.TempDir(), "killed")
-		w.answer = func(context.Context, ends.End) error { return os.CopyFS(killed, os.DirFS(w.dir)) }
-		stop := w.agent()
-		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
-		w.wait(time.Minute)
-		stop()
-		w.want("cart-0 cart (cart) exit 1 Error")
-		w.dir, w.answer = killed, nil
-		w.runtime.SetPods() // only the folder has the end
-		for range 2 {
-			stop = w.agent()
-			stop()
+		const first, second = "cart-0 cart (cart) exit 1 Error", "search-0 search (search) exit 0 Completed"
+		var killed string // the folder during the last call
+		w.answer = func(context.Context, ends.End) error {
+			killed = clone(w.t, w.dir)
+			return nil
 		}
-		w.want("cart-0 cart (cart) exit 1 Error")
+		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Exited("search")))
+		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
+		stop := w.agent()
+		stop()
+		w.want(first, second)
+		w.dir, w.answer = killed, nil
+		w.runtime.SetPods() // only the folder has the ends
+		for range 2 {
+			w.agent()()
+		}
+		w.want(second)
 	})
 }
 
@@ -318,6 +327,30 @@ func TestAnotherLife(t *testing.T) {
 		w.wait(time.Minute)
 		stop()
 		w.want("cart-0 cart (cart) exit 5 Error")
+	})
+}
+
+// If a list is wrong and shows a container as exited, the container is reported, and its real end too.
+func TestListIsWrong(t *testing.T) {
+	inBubble(t, func(w *world) {
+		status, err := w.runtime.GetPodStatus(w.t.Context(), w.runtime.Pod("cart-0"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.runtime.SetStatus("cart-0", status)
+		stop := w.agent()
+		w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateExited)
+		w.wait(3 * time.Second)
+		w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateRunning)
+		w.wait(time.Minute)
+		w.want("cart-0 cart (cart) gone")
+		ended := *status.ContainerStatuses[0]
+		ended.State, ended.ExitCode, ended.Reason = pleg.ContainerStateExited, 1, "Error"
+		w.runtime.SetStatus("cart-0", &pleg.PodStatus{ID: "cart-0", ContainerStatuses: []*pleg.Status{&ended}})
+		w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateExited)
+		w.wait(time.Minute)
+		stop()
+		w.want("cart-0 cart (cart) exit 1 Error")
 	})
 }
 
@@ -452,10 +485,11 @@ func TestFolderCannotBeOpened(t *testing.T) {
 			}
 			return true
 		}
-		damaged, size := 0, os.Getpagesize()
+		damaged, size, used := 0, os.Getpagesize(), 0
+		view(w.t, w.dir, func(tx *bbolt.Tx) { used = int(tx.Size()) })
 		for at := 0; at < len(whole); at += size {
-			if !fails(fmt.Sprintf("%d bytes", at+1), whole[:at+1]) && at < len(whole)/2 {
-				w.t.Errorf("a file of %d bytes is read", at+1)
+			if fails(fmt.Sprintf("%d bytes", at+1), whole[:at+1]) != (at < used) {
+				w.t.Errorf("a file of %d bytes, of which %d are used", at+1, used)
 			}
 			torn := slices.Clone(whole)
 			for i := range size {

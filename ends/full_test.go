@@ -3,13 +3,16 @@
 package ends_test
 
 import (
+	"context"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubepleg/pleg/ends"
 )
 
-// While nothing can be written, ends are reported once. After a restart, those are reported again
-// whose acknowledgement could not be written. When writing works again, it is written.
+// While nothing can be written, ends are reported. The next agent reports them again, unless the
+// acknowledgement could be written later.
 func TestFullDisk(t *testing.T) {
 	limit := func(t *testing.T, bytes uint64) {
 		var l syscall.Rlimit
@@ -41,14 +44,18 @@ func TestFullDisk(t *testing.T) {
 		w.want()
 
 		stop = w.agent()
-		limit(w.t, none)
 		w.runtime.RestartContainer("cart-0", "cart", "cart-1")
 		w.wait(time.Minute)
+		w.answer = func(context.Context, ends.End) error {
+			limit(w.t, none)
+			return nil
+		}
 		w.runtime.ExitContainer("cart-0", "cart-1", 2, "Error")
 		w.wait(time.Minute)
 		w.want("cart-0 cart (cart-1) exit 2 Error")
 		limit(w.t, all)
 		w.wait(10 * time.Second)
+		w.dir = clone(w.t, w.dir) // as if the agent were killed now
 		stop()
 		w.agent()()
 		w.want()
