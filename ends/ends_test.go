@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if _, err := os.Stat("/dev/shm"); err == nil {
-		os.Setenv("TMPDIR", "/dev/shm")
+		_ = os.Setenv("TMPDIR", "/dev/shm")
 	}
 	os.Exit(m.Run())
 }
@@ -40,8 +41,10 @@ type world struct {
 	t       *testing.T
 	runtime *plegtest.Runtime
 	dir     string
+
+	mu      sync.Mutex // guards the fields below
 	reports []string
-	// answer is what the function for ends returns; nil acknowledges all.
+	// answer returns what the function for ends returns; nil acknowledges all.
 	answer func(context.Context, ends.End) error
 }
 
@@ -59,12 +62,30 @@ func inBubble(t *testing.T, test func(w *world)) {
 // agent starts an agent. The returned function stops it.
 func (w *world) agent() (stop func()) {
 	return w.agentOn(w.dir, func(ctx context.Context, e ends.End) error {
+		w.mu.Lock()
 		w.reports = append(w.reports, strings.TrimPrefix(e.String(), "default/"))
-		if w.answer != nil {
-			return w.answer(ctx, e)
+		answer := w.answer
+		w.mu.Unlock()
+		if answer != nil {
+			return answer(ctx, e)
 		}
 		return nil
 	})
+}
+
+// answers sets what the function for ends returns from now on.
+func (w *world) answers(answer func(context.Context, ends.End) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = answer
+}
+
+// taken returns the reports since the last call.
+func (w *world) taken() (reports []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	reports, w.reports = w.reports, nil
+	return reports
 }
 
 func (w *world) agentOn(dir string, report func(context.Context, ends.End) error) (stop func()) {
@@ -94,10 +115,9 @@ func (w *world) wait(d time.Duration) {
 // want compares the reports since the last call with the expected ones.
 func (w *world) want(reports ...string) {
 	w.t.Helper()
-	if !slices.Equal(w.reports, reports) {
-		w.t.Errorf("reported %q, want %q", w.reports, reports)
+	if taken := w.taken(); !slices.Equal(taken, reports) {
+		w.t.Errorf("reported %q, want %q", taken, reports)
 	}
-	w.reports = nil
 }
 
 // view calls f with a transaction on a folder that no agent uses.
@@ -198,16 +218,17 @@ func TestKilledInTheCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const first, second = "cart-0 cart (cart) exit 1 Error", "search-0 search (search) exit 0 Completed"
 		var killed string // the folder during the last call
-		w.answer = func(context.Context, ends.End) error {
+		w.answers(func(context.Context, ends.End) error {
 			killed = clone(w.t, w.dir)
 			return nil
-		}
+		})
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Exited("search")))
 		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
 		stop := w.agent()
 		stop()
 		w.want(first, second)
-		w.dir, w.answer = killed, nil
+		w.dir = killed
+		w.answers(nil)
 		w.runtime.SetPods() // only the folder has the ends
 		for range 2 {
 			w.agent()()
@@ -221,12 +242,12 @@ func TestKilledInTheCall(t *testing.T) {
 func TestFunctionFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const end, other = "cart-0 cart (cart) exit 1 Error", "search-0 search (search) exit 0 Completed"
-		w.answer = func(_ context.Context, e ends.End) error {
+		w.answers(func(_ context.Context, e ends.End) error {
 			if e.Container == "cart" {
 				return errors.New("refused")
 			}
 			return nil
-		}
+		})
 		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
 		stop := w.agent() // waits for a second
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search")))
@@ -235,11 +256,11 @@ func TestFunctionFails(t *testing.T) {
 		w.wait(2500 * time.Millisecond)
 		w.want(end, end, end, other) // end after 0, 1 and 3 s
 		w.wait(time.Hour)
-		if n := len(w.reports); n < 60 || n > 70 {
+		if n := len(w.taken()); n < 60 || n > 70 {
 			w.t.Errorf("%d attempts in an hour", n)
 		}
 		stop()
-		w.reports, w.answer = nil, nil
+		w.answers(nil)
 		w.agent()()
 		w.want(end)
 	})
@@ -249,10 +270,10 @@ func TestFunctionFails(t *testing.T) {
 // events.
 func TestFunctionBlocks(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer = func(ctx context.Context, _ ends.End) error {
+		w.answers(func(ctx context.Context, _ ends.End) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}
+		})
 		ctx, cancel := context.WithCancel(w.t.Context())
 		defer cancel()
 		generator := pleg.New(w.runtime)
@@ -278,10 +299,10 @@ func TestFunctionBlocks(t *testing.T) {
 			w.t.Errorf("another handler has had %d ends", other)
 		}
 		stop()
-		w.reports, w.answer = nil, nil
+		w.answers(nil)
 		w.agent()()
-		if len(w.reports) != 6 {
-			w.t.Errorf("%q", w.reports)
+		if reports := w.taken(); len(reports) != 6 {
+			w.t.Errorf("%q", reports)
 		}
 		generator.Stop()
 	})
@@ -394,14 +415,13 @@ func TestUnknownEnds(t *testing.T) {
 		forget("cart-0")
 		forget("search-0")
 		var all []ends.End
-		w.answer = func(_ context.Context, e ends.End) error {
+		w.answers(func(_ context.Context, e ends.End) error {
 			all = append(all, e)
 			return nil
-		}
+		})
 		stop = w.agent()
 		w.wait(time.Minute)
 		stop()
-		slices.Sort(w.reports)
 		w.want("cart-0 cart (cart) exit unknown", "search-0 search (search) exit 3 Error")
 		for _, e := range all {
 			if e.Known != (e.Container == "search") || !e.Known && e.ExitCode != -1 || e.Gone || e.StartedAt.IsZero() ||
@@ -437,8 +457,8 @@ func TestFolderIsBounded(t *testing.T) {
 			}
 		}
 		stop()
-		if n := entries(w.t, w.dir); n != 1 || len(w.reports) != 10_000 {
-			w.t.Errorf("%d entries, %d reports", n, len(w.reports))
+		if n, reports := entries(w.t, w.dir), len(w.taken()); n != 1 || reports != 10_000 {
+			w.t.Errorf("%d entries, %d reports", n, reports)
 		}
 	})
 }
@@ -458,7 +478,7 @@ func TestTwoAgentsOnAFolder(t *testing.T) {
 // A folder that cannot be opened is an error that names it, and so is a file with damage, wherever it is.
 func TestFolderCannotBeOpened(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer = func(context.Context, ends.End) error { return errors.New("refused") }
+		w.answers(func(context.Context, ends.End) error { return errors.New("refused") })
 		for i := range 100 { // several pages
 			uid := types.UID(fmt.Sprint("pod-", i))
 			w.runtime.SetPod(plegtest.NewPod(uid, plegtest.Exited(string(uid))))

@@ -12,12 +12,12 @@ import (
 )
 
 // reportCrashes posts each crash once, over restarts of the program, until ctx ends.
-func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post func(context.Context, string) error) error {
-	return ends.Follow(ctx, g, dir, func(ctx context.Context, e ends.End) error {
+func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post func(crash string) error) error {
+	return ends.Follow(ctx, g, dir, func(_ context.Context, e ends.End) error {
 		if e.Namespace != "shop" || e.Known && e.ExitCode == 0 {
 			return nil
 		}
-		return post(ctx, e.String()) // after an error, the end is reported again later
+		return post(e.String()) // after an error, the end is reported again later
 	})
 }
 
@@ -38,7 +38,7 @@ func ExampleFollow() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		generator := pleg.New(runtime)
 		generator.Start(ctx)
-		err := reportCrashes(ctx, generator, dir, func(_ context.Context, crash string) error {
+		err := reportCrashes(ctx, generator, dir, func(crash string) error {
 			fmt.Println(crash)
 			return nil
 		})

@@ -46,10 +46,10 @@ func TestFullDisk(t *testing.T) {
 		stop = w.agent()
 		w.runtime.RestartContainer("cart-0", "cart", "cart-1")
 		w.wait(time.Minute)
-		w.answer = func(context.Context, ends.End) error {
+		w.answers(func(context.Context, ends.End) error {
 			limit(w.t, none)
 			return nil
-		}
+		})
 		w.runtime.ExitContainer("cart-0", "cart-1", 2, "Error")
 		w.wait(time.Minute)
 		w.want("cart-0 cart (cart-1) exit 2 Error")
