@@ -1,8 +1,8 @@
 // Package ends reports each end of a container once, over restarts of the program.
 //
-// Without it, a program that restarts cannot know which ends it has reported already, and does not
-// learn of containers that ended and were removed in between. Follow keeps in a folder which
-// containers exist, and which ends are open: the program has not acknowledged them yet.
+// A program that keeps nothing does not know after a restart which ends it has reported, and never
+// learns of containers that ended and were removed in between. Follow keeps in a folder which
+// containers exist, and which ends are open: not acknowledged by the program.
 package ends
 
 import (
@@ -25,10 +25,9 @@ const (
 	longestWait = time.Minute
 	// writeAgain is the wait after a write that failed.
 	writeAgain = 5 * time.Second
-	// lookAgain is the wait until containers that are listed, but not yet inspected, are looked up again.
+	// lookAgain is the wait before another look at containers without an event.
 	lookAgain = 10 * time.Second
-	// never is the wait for a signal.
-	never = 24 * time.Hour
+	never     = 24 * time.Hour
 )
 
 // End is how a container ended.
@@ -50,7 +49,7 @@ type End struct {
 	ExitCode int    `json:"exitCode"`
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
-	// Gone is true if the container was gone, or was started again, before its end was seen. Known is
+	// Gone is true if the container was gone, or was started again, before anyone saw its end. Known is
 	// then false.
 	Gone bool `json:"gone,omitempty"`
 }
@@ -71,33 +70,35 @@ func (e End) String() string {
 // Follow calls report with each end of a container, until ctx ends or the generator stops. It
 // returns as [pleg.GenericPLEG.Handle] does, after the last call of report.
 //
-// If report returns nil, the end is acknowledged, and is not reported again. Follow reports ends of
-// containers that the runtime still has when Follow begins, also if they ended long ago: see
-// FinishedAt. A container that an earlier Follow on the same folder knew, and that is gone, is
-// reported too. The code, reason and message are those of [pleg.Handler.OnContainerEnded].
+// If report returns nil, the end is acknowledged, and is not reported again. This includes ends from
+// before Follow, if the runtime still has the container: see FinishedAt. It also includes containers
+// that an earlier Follow on the same folder knew, and that are gone. Code, reason and message are
+// those of the event [pleg.ContainerEnded].
 //
 // # Errors and kills
 //
-// If report returns an error, Follow logs it and reports the end again, after a second at first and
-// a minute at most. Other ends do not wait for it, so there is no order between ends.
+// If report returns an error, the end is reported again, after a second at first and a minute at
+// most. Other ends do not wait for it, so there is no order between ends. Follow logs the first error
+// of each end, to the logger in ctx.
 //
-// The program may be killed at any moment. An end that report was called with, but that was not yet
-// written as acknowledged, is reported again by the next Follow: at most one, unless the folder
-// cannot be written. While it cannot, Follow logs that and goes on: ends are reported, and written
-// later. A container that ends and is removed before Follow could write that it exists is reported
-// once by this Follow, and by no other.
+// The program may be killed at any moment. If it is killed in report, or before the acknowledgement is
+// written, the next Follow reports that end again, and no other. If the folder cannot be written,
+// Follow logs that, tries again every few seconds, and goes on with its reports. The next Follow then
+// repeats the reports whose acknowledgement was never written. Of containers that were never written,
+// it reports those that the runtime still has.
 //
-// If Follow cannot open the folder, because it is not writable, its file is damaged or another Follow
-// uses it, the error says so. Follow makes a folder that does not exist. The file in it has as many
-// entries as the runtime lists containers and ends are open.
+// Follow makes a folder that does not exist. If the folder cannot be written, if another Follow uses
+// it, or if its file is damaged, Follow returns an error that names the folder and the cause. Without
+// its file, a folder is a new one. The file has an entry for each container that the runtime lists and
+// for each end that is not acknowledged. It grows with them, and does not shrink.
 //
 // # Concurrency
 //
-// report is called in the caller's goroutine, one call at a time. While it blocks, other ends wait
-// in the folder; the generator and other handlers never wait. Its context ends when Follow does.
-// Follow logs to the logger in ctx.
+// report is called in the caller's goroutine, one call at a time. Its context ends when Follow is about
+// to end. While report blocks, other ends wait in the folder. The generator and other handlers never
+// wait.
 func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(context.Context, End) error) error {
-	s, err := openStore(dir, klog.FromContext(ctx))
+	s, err := openStore(dir, klog.FromContext(ctx).WithName("ends"))
 	if err != nil {
 		return err
 	}
@@ -111,19 +112,25 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 		defer stop()
 		err = g.Handle(following, f.handler())
 	})
-	joined.Go(func() { repeat(following, f.changed, func() time.Duration { return f.write(g) }) })
-	repeat(following, f.due, func() time.Duration { return f.reportDue(following, report) })
+	joined.Go(func() { f.keepWritten(following, g) })
+	for following.Err() == nil {
+		f.reportDue(following, report)
+		select {
+		case <-f.due:
+		case <-following.Done():
+		}
+	}
 	joined.Wait()
 	return err
 }
 
-// follower follows the containers of a generator. Its memory is what its store has, or will have
-// once the pending changes are written.
+// follower follows the containers of a generator. Its functions for events change only the memory, so
+// the generator's other handlers do not wait for the disk.
 type follower struct {
 	*store
 	changed chan struct{} // receives when there is something to write
 	due     chan struct{} // receives when an end may be due
-	synced  bool          // true once the generator has listed which containers exist; guarded by mu
+	looking bool          // true while containers of earlier followers may be gone; guarded by mu
 }
 
 // container is a container that the runtime lists, or that an earlier follower has listed.
@@ -169,7 +176,7 @@ func (f *follower) handler() pleg.Handler {
 		OnSynced: func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.synced = true
+			f.looking = true
 			wake(f.changed)
 		},
 	}
@@ -238,10 +245,24 @@ func (f *follower) goneLocked(c *container) {
 	}
 }
 
-// write writes the changes. It returns when it should be called again, also without a change.
+// keepWritten writes changes until ctx ends.
+func (f *follower) keepWritten(ctx context.Context, g *pleg.GenericPLEG) {
+	for ctx.Err() == nil {
+		timer := time.NewTimer(f.write(g))
+		select {
+		case <-f.changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// write writes the changes. It returns when there is something to do again, if nothing changes.
 func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
+	again = never
 	f.mu.Lock()
-	if f.synced && f.forgetLocked(g) {
+	if f.looking = f.looking && f.forgetLocked(g); f.looking {
 		again = lookAgain
 	}
 	f.mu.Unlock()
@@ -280,22 +301,16 @@ func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 	return waits
 }
 
-// reportDue calls report with each end that is due. It returns zero: an end that becomes due later
-// wakes it.
-func (f *follower) reportDue(ctx context.Context, report func(context.Context, End) error) time.Duration {
-	for ctx.Err() == nil {
-		o := f.firstDue()
-		if o == nil {
-			break
-		}
-		_ = f.flush() // if the program is killed in the call, the end is in the file; a full disk silences no report
+// reportDue calls report with each end that is due.
+func (f *follower) reportDue(ctx context.Context, report func(context.Context, End) error) {
+	for o := f.firstDue(); o != nil && ctx.Err() == nil; o = f.firstDue() {
+		_ = f.flush() // so that the end outlives the program; a full disk silences no report
 		if err := report(ctx, o.End); err != nil {
 			f.failed(ctx, o, err)
 		} else {
 			f.acknowledge(o)
 		}
 	}
-	return 0
 }
 
 // firstDue returns the oldest end that is due; nil if there is none.
@@ -313,8 +328,8 @@ func (f *follower) firstDue() *openEnd {
 // failed makes an end due again after a wait.
 func (f *follower) failed(ctx context.Context, o *openEnd, err error) {
 	wait := min(time.Second<<min(o.failures, 10), longestWait)
-	if ctx.Err() == nil {
-		f.logger.Error(err, "Cannot report the end of a container; will try again", "end", o.End.String(), "wait", wait)
+	if o.failures == 0 && ctx.Err() == nil {
+		f.logger.Error(err, "Cannot report the end of a container; will try again until it can", "end", o.End.String())
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -335,20 +350,6 @@ func (f *follower) acknowledge(o *openEnd) {
 	f.mu.Unlock()
 	if f.flush() != nil {
 		wake(f.changed) // which tries again
-	}
-}
-
-// repeat calls do at once, when the channel receives, and after the time that do returns, until ctx
-// ends. Zero means no time.
-func repeat(ctx context.Context, signal <-chan struct{}, do func() time.Duration) {
-	for ctx.Err() == nil {
-		timer := time.NewTimer(cmp.Or(do(), never))
-		select {
-		case <-signal:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
 	}
 }
 
