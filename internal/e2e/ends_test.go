@@ -27,7 +27,8 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-var endsFor = flag.Duration("ends.for", time.Minute, "how long TestEndsOverRestarts kills agents and the runtime")
+var endsFor = flag.Duration("ends.for", time.Minute,
+	"how long TestEndsOverRestarts kills agents and the runtime; -each must be longer")
 
 // endsVariable is an environment variable. If it is set, this program is an agent that reports ends.
 // Its value is an endsConfig in JSON.
@@ -97,8 +98,8 @@ type endsTest struct {
 	agents int
 	pods   []*testnode.Pod
 	all    []*mortal
-	live   []*mortal        // not ended by the test
-	gone   map[*mortal]bool // containers that the test has removed, or has tried to remove
+	live   []*mortal        // those that the test has not ended
+	gone   map[*mortal]bool // those that the test has removed, or has tried to remove
 }
 
 // lines returns what the agents have written.
@@ -176,7 +177,7 @@ func (e *endsTest) run(ctx context.Context) (*mortal, error) {
 	}
 	var err error
 	m.id, err = e.client.Run(ctx, e.pods[len(e.all)%len(e.pods)],
-		testnode.Container{Name: fmt.Sprint("c", e.agents, "-", time.Now().UnixNano()), Command: testnode.ExitOnSignal(m.code)})
+		testnode.Container{Name: fmt.Sprint("c", time.Now().UnixNano()), Command: testnode.ExitOnSignal(m.code)})
 	if err == nil {
 		m.pid, err = e.client.Pid(ctx, m.id)
 	}
@@ -300,6 +301,6 @@ func TestEndsOverRestarts(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d agents, the runtime killed %d times; of %d containers, %d were removed, %d of these without a code; "+
-		"of the others, %d have no code; %d ends were reported again", e.agents, kills, len(e.all), len(e.gone), unknown, lost, again)
+	t.Logf("%d agents, the runtime killed %d times; %d containers: %d removed, of which %d without a code, and %d others "+
+		"without a code; %d reported again", e.agents, kills, len(e.all), len(e.gone), unknown, lost, again)
 }
