@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,8 +57,8 @@ func Example_readmePage() {
 	// 200 true
 }
 
-// crashAgent reports crashes until ctx ends. It may start before the runtime.
-func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) error {
+// endsAgent prints how containers end, until ctx ends. It may start before the runtime.
+func endsAgent(ctx context.Context, endpoint string, serve func(http.Handler)) error {
 	runtime, err := cri.Dial(endpoint) // fails only if no runtime can ever exist at this endpoint
 	if err != nil {
 		return err
@@ -72,7 +71,7 @@ func crashAgent(ctx context.Context, endpoint string, serve func(http.Handler)) 
 	defer generator.Stop()
 	serve(operatorsHandler(generator, registry)) // returns at once
 
-	_ = reportCrashes(ctx, os.Stdout, generator)
+	_ = generator.Handle(ctx, pleg.Handler{OnContainerEnded: func(e *pleg.PodLifecycleEvent) { fmt.Println(e) }})
 	return nil
 }
 
@@ -89,7 +88,7 @@ func operatorsHandler(g *pleg.GenericPLEG, metrics prometheus.Gatherer) http.Han
 // socket.
 func Example_agent() {
 	ctx, cancel := context.WithCancel(context.Background())
-	err := crashAgent(ctx, "unix:///nowhere.sock", func(h http.Handler) {
+	err := endsAgent(ctx, "unix:///nowhere.sock", func(h http.Handler) {
 		for _, path := range []string{"/healthz", "/metrics", "/debug/plegz/"} {
 			answer := httptest.NewRecorder()
 			request := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)

@@ -32,7 +32,7 @@ func TestSnippetsAreOfExamples(t *testing.T) {
 	}
 	compiled := ""
 	for _, file := range append(append(examples, recipes...), "examples/deaths/main.go", "examples/adopting/parca.go",
-		"attribution/example_test.go") {
+		"attribution/example_test.go", "ends/example_test.go") {
 		compiled += "\n" + unindented(readFile(t, file))
 	}
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")

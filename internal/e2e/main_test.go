@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -26,6 +27,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	if config := os.Getenv(endsVariable); config != "" {
+		fmt.Fprintln(os.Stderr, runEndsAgent(context.Background(), config))
+		os.Exit(1)
 	}
 	testnode.ExitWithoutRoot("e2e")
 	os.Exit(m.Run())

@@ -1,0 +1,53 @@
+package ends_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/ends"
+	"github.com/kubepleg/pleg/plegtest"
+)
+
+// reportCrashes posts each crash once, over restarts of the program, until ctx ends.
+func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post func(crash string) error) error {
+	return ends.Follow(ctx, g, dir, func(_ context.Context, e ends.End) error {
+		if e.Namespace != "shop" || e.Known && e.ExitCode == 0 {
+			return nil
+		}
+		return post(e.String()) // after an error, the end is reported again later
+	})
+}
+
+// A container has ended when the program starts for the first time. The program runs twice, and posts
+// the end once.
+func ExampleFollow() {
+	dir, err := os.MkdirTemp("", "ends")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	runtime := plegtest.NewRuntime()
+	pod := plegtest.NewPod("cart-0", plegtest.Running("cart"))
+	pod.Namespace = "shop"
+	runtime.SetPod(pod)
+	runtime.ExitContainer("cart-0", "cart", 137, "OOMKilled")
+	for range 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		generator := pleg.New(runtime)
+		generator.Start(ctx)
+		err := reportCrashes(ctx, generator, dir, func(crash string) error {
+			fmt.Println(crash)
+			return nil
+		})
+		generator.Stop()
+		cancel()
+		fmt.Println(err)
+	}
+	// Output:
+	// shop/cart-0 cart (cart) exit 137 OOMKilled
+	// context deadline exceeded
+	// context deadline exceeded
+}
