@@ -153,7 +153,8 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 
 .PHONY: plegwatch
 plegwatch: ## the program, .cache/plegwatch
-	cd plegwatch && go build -o ../../.cache/plegwatch .
+	CGO_ENABLED=0 go build -C plegwatch -trimpath -ldflags="-s -w -X main.version=$$(git describe --tags --always)" \
+		-o ../.cache/plegwatch .
 
 .PHONY: nodeagent
 nodeagent: ## the node agent on a runtime of its own; Ctrl-C ends it

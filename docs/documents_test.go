@@ -104,20 +104,8 @@ func ruleFile(number string) string {
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	links := 0
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && path != "." || entry.Name() == "node_modules"):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, ".md"):
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+	eachDocument(t, func(path, text string) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			target, heading, _ := strings.Cut(m[1], "#")
 			if strings.Contains(target, "://") {
 				continue
@@ -133,10 +121,53 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: %s: there is no such heading", path, m[1])
 			}
 		}
+	})
+	if links < 50 {
+		t.Errorf("only %d links", links)
+	}
+}
+
+// Readers paste blocks of commands one after the other. So no block changes the folder: each runs
+// at the root of a clone. A program that is built has a version. No URL names a tag, because the tag
+// may not exist yet.
+func TestBlocksCanBePasted(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$")
+	blocks := 0
+	eachDocument(t, func(path, text string) {
+		if strings.Contains(text, "?ref=v") {
+			t.Errorf("%s: a URL names a tag", path)
+		}
+		for _, m := range block.FindAllStringSubmatch(text, -1) {
+			blocks++
+			if regexp.MustCompile(`(?m)^\s*cd `).MatchString(m[1]) {
+				t.Errorf("%s changes the folder:\n%s", path, m[1])
+			}
+			if strings.Contains(m[1], "go build") && !strings.Contains(m[1], "-X main.version=") {
+				t.Errorf("%s builds without a version:\n%s", path, m[1])
+			}
+		}
+	})
+	if blocks < 20 {
+		t.Errorf("only %d blocks", blocks)
+	}
+}
+
+// eachDocument calls f for each document of the repository.
+func eachDocument(t *testing.T, f func(path, text string)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && path != "." || entry.Name() == "node_modules"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".md"):
+			f(path, readFile(t, path))
+		}
 		return nil
 	})
-	if err != nil || links < 50 {
-		t.Errorf("%d links, %v", links, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -60,7 +60,7 @@ func TestTheGateRunsTheCommandsOfTheReadme(t *testing.T) {
 		}
 		return all
 	}
-	readme := commands("README.md", "(?m)(?:^\\$ |`)(go (?:run|test) [^`\n]*)")
+	readme := commands("README.md", "(?m)(?:^|`)(go (?:run|test) [^`\n]*)")
 	gate := commands(".ci/run", `asUser (go [^)\n]*)`)
 	if len(readme) != 2 || !slices.Equal(readme, gate) {
 		t.Errorf("README has %q, and .ci/run %q", readme, gate)
