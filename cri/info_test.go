@@ -224,7 +224,8 @@ func TestInfoOfAnInspection(t *testing.T) {
 			Env: []string{"HOSTNAME=web-0"},
 		}},
 		{
-			name: "long texts", info: `{"snapshotKey":"` + long + `","runtimeSpec":{"process":{"env":["HOSTNAME=` + long + `"]},` +
+			name: "long texts",
+			info: `{"snapshotKey":"` + long + `","runtimeSpec":{"process":{"env":["HOSTNAME=` + long + `"]},` +
 				`"linux":{"namespaces":[{"type":"` + long + `","path":"/x"},{"type":"pid","path":"/` + long + `"}]}}}`,
 			want: &cri.Info{Namespaces: map[string]string{}},
 		},

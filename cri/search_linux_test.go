@@ -70,7 +70,8 @@ func searchStuck(t *testing.T, withBundles bool) {
 			t.Error(h.Reason)
 		}
 	}
-	sentence := "a container blocks the lists, and which one is not known: StreamContainers has not been answered since at least "
+	sentence := "a container blocks the lists, and which one is not known: " +
+		"StreamContainers has not been answered since at least "
 	if withBundles {
 		sentence = "container shop/web-0/app (" + app[:13] + "…) has blocked the lists since at least "
 	}
