@@ -216,8 +216,7 @@ func TestBadInput(t *testing.T) {
 	page := string(get(t, stderr, "/"))
 	for name, want := range map[string]string{
 		"broken.yaml": "Failed ManifestRefused broken.yaml: is no object in YAML",
-		"volume": "Failed ManifestRefused volume.yaml: [spec.volumes[0]: Required value: it has one hostPath|emptyDir, " +
-			"spec.volumes[0].secret: Forbidden",
+		"volume": "Failed ManifestRefused volume.yaml: spec.volumes[0].secret: Forbidden",
 		"good":     "Running ManifestRefused twice.yaml: its name or its UID is taken by the pod of good.yaml",
 		"no-image": "Pending  ",
 	} {

@@ -36,17 +36,22 @@ func (p pages) handler(rest http.Handler) http.Handler {
 	return mux
 }
 
-// list returns all pods. If the agent refused a manifest for a running pod, the pod's status
-// contains the reason.
+// list returns all pods. If the agent refused manifests for a running pod, the pod's status contains
+// the reasons.
 func (p pages) list() *v1.PodList {
 	list := p.running()
 	for _, pod := range p.refused() {
 		same := func(o v1.Pod) bool { return o.Namespace == pod.Namespace && o.Name == pod.Name }
-		if i := slices.IndexFunc(list.Items, same); i >= 0 {
-			list.Items[i].Status.Reason, list.Items[i].Status.Message = pod.Status.Reason, pod.Status.Message
-		} else {
+		i := slices.IndexFunc(list.Items, same)
+		if i < 0 {
 			list.Items = append(list.Items, pod)
+			continue
 		}
+		s := &list.Items[i].Status
+		if s.Reason == pod.Status.Reason { // another file for the pod was refused too
+			pod.Status.Message = s.Message + "; " + pod.Status.Message
+		}
+		s.Reason, s.Message = pod.Status.Reason, pod.Status.Message
 	}
 	return list
 }

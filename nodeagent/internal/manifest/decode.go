@@ -8,10 +8,12 @@ package manifest
 import (
 	"bytes"
 	"cmp"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -20,7 +22,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
@@ -33,25 +38,29 @@ const IgnoredAnnotation = "nodeagent.kubepleg.dev/ignored"
 // Decode returns the pod in a file's content, with defaults set. If the manifest contains no UID,
 // Decode derives a UID from the namespace, the name and nodeName. If Decode fails, it still returns
 // a pod, which contains the name that could be read.
+//
+// As in the API server, the types of values must match: a number or a boolean is no string, so that
+// 0022 or yes without quotes is an error.
 func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
-	if bytes.HasSuffix(content, []byte("\n---\n")) { // an empty second document
-		content = content[:len(content)-len("---\n")]
-	}
-	named := &metav1.PartialObjectMetadata{}
-	if err := yaml.Unmarshal(content, named); err != nil {
-		return &v1.Pod{}, fmt.Errorf("is no object in YAML: %w", err)
-	}
-	pod = &v1.Pod{ObjectMeta: named.ObjectMeta}
-	if named.APIVersion != "v1" || named.Kind != "Pod" {
-		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
-	}
-	documents := goyaml.NewDecoder(bytes.NewReader(content)) // yaml.Unmarshal stops after the first object
-	for _, want := range []error{nil, io.EOF} {
-		if err := documents.Decode(new(goyaml.Node)); !errors.Is(err, want) {
-			return pod, errors.New("there is something after the pod")
+	text, isYAML := content, !stdjson.Valid(content)
+	if isYAML {
+		if text, err = yaml.YAMLToJSONStrict(content); err != nil { // converts the first document
+			return &v1.Pod{}, fmt.Errorf("is no object in YAML: %w", err)
 		}
 	}
-	if err := yaml.UnmarshalStrict(content, pod); err != nil {
+	named := &metav1.PartialObjectMetadata{}
+	err = json.UnmarshalCaseSensitivePreserveInts(text, named)
+	pod = &v1.Pod{ObjectMeta: named.ObjectMeta}
+	switch {
+	case err != nil:
+		return pod, fmt.Errorf("is no Pod: %w", err)
+	case named.APIVersion != "v1" || named.Kind != "Pod":
+		return pod, fmt.Errorf("apiVersion %q, kind %q: only Pods of v1 can be run", named.APIVersion, named.Kind)
+	case isYAML && !isLast(content):
+		return pod, errors.New("there is something after the pod")
+	}
+	unknown, err := json.UnmarshalStrict(text, pod)
+	if err = utilerrors.NewAggregate(append(unknown, err)); err != nil {
 		return pod, fmt.Errorf("is no Pod: %w", err)
 	}
 	// Drop the status, which "kubectl get -o yaml" adds. ToUnstructured drops null and empty
@@ -73,6 +82,20 @@ func Decode(content []byte, nodeName string) (pod *v1.Pod, err error) {
 	return pod, c.errs.ToAggregate()
 }
 
+// isLast reports whether only empty documents follow the first document of a YAML text.
+func isLast(content []byte) bool {
+	documents := goyaml.NewDecoder(bytes.NewReader(content))
+	for first := true; ; first = false {
+		var d goyaml.Node
+		switch err := documents.Decode(&d); {
+		case errors.Is(err, io.EOF):
+			return true
+		case err != nil || !first && d.Content[0].Tag != "!!null":
+			return false
+		}
+	}
+}
+
 // setDefaults sets the API server's defaults in the fields that the agent uses.
 func setDefaults(pod *v1.Pod, nodeName string) {
 	pod.Namespace = cmp.Or(pod.Namespace, v1.NamespaceDefault)
@@ -88,6 +111,11 @@ func setDefaults(pod *v1.Pod, nodeName string) {
 	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
 		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
 	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
+	for i := range spec.Volumes {
+		if vol := &spec.Volumes[i]; vol.VolumeSource == (v1.VolumeSource{}) {
+			vol.EmptyDir = &v1.EmptyDirVolumeSource{}
+		}
+	}
 	for _, c := range plan.Containers(pod) {
 		setContainerDefaults(c)
 	}
@@ -111,6 +139,108 @@ func setContainerDefaults(c *v1.Container) {
 			p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
 			p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
 			p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
+		}
+	}
+}
+
+// supported lists the fields of an object that a manifest may contain, by the path or the name of
+// the object. The agent refuses all other fields. An object without an entry may contain any field.
+var supported = map[string]string{
+	"":                     "apiVersion kind metadata spec status",
+	"metadata":             "name namespace uid labels annotations",
+	"spec.securityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup seccompProfile appArmorProfile",
+	"spec": "hostname hostNetwork hostPID hostIPC shareProcessNamespace restartPolicy dnsPolicy os hostAliases " +
+		"terminationGracePeriodSeconds priorityClassName securityContext volumes initContainers containers " +
+		"automountServiceAccountToken hostUsers",
+	"os":          "name",
+	"volumes":     "name hostPath emptyDir",
+	"hostAliases": "ip hostnames",
+	"hostPath":    "path type",
+	"emptyDir":    "medium",
+
+	"initContainers":  container + " restartPolicy",
+	"containers":      container,
+	"env":             "name value valueFrom",
+	"valueFrom":       "fieldRef",
+	"fieldRef":        "apiVersion fieldPath",
+	"ports":           "name containerPort hostPort protocol",
+	"resources":       "limits requests",
+	"limits":          "cpu memory",
+	"requests":        "cpu memory",
+	"volumeMounts":    "name mountPath readOnly mountPropagation",
+	"seccompProfile":  "type",
+	"appArmorProfile": "type",
+	"securityContext": "privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem " +
+		"allowPrivilegeEscalation capabilities seccompProfile appArmorProfile",
+
+	"lifecycle":      "postStart preStop",
+	"postStart":      "exec httpGet sleep",
+	"preStop":        "exec httpGet sleep",
+	"livenessProbe":  probe + " terminationGracePeriodSeconds",
+	"startupProbe":   probe + " terminationGracePeriodSeconds",
+	"readinessProbe": probe,
+	"exec":           "command",
+	"httpGet":        "path port host scheme httpHeaders",
+	"tcpSocket":      "port host",
+	"grpc":           "port service",
+	"sleep":          "seconds",
+}
+
+const (
+	container = "name image imagePullPolicy command args workingDir env ports resources securityContext " +
+		"volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce tty"
+	probe = "exec httpGet tcpSocket grpc initialDelaySeconds periodSeconds timeoutSeconds successThreshold failureThreshold"
+)
+
+// ignored lists the fields of an object that have no meaning on a single node, and protect no pod.
+var ignored = map[string]string{
+	"metadata": "creationTimestamp finalizers generateName generation managedFields ownerReferences resourceVersion selfLink",
+	"spec": "affinity enableServiceLinks nodeSelector preemptionPolicy priority schedulerName tolerations " +
+		"topologySpreadConstraints",
+	"spec.securityContext": "fsGroupChangePolicy",
+	"initContainers":       ignoredOfContainer,
+	"containers":           ignoredOfContainer,
+	"requests":             "ephemeral-storage",
+}
+
+const ignoredOfContainer = "resizePolicy terminationMessagePath terminationMessagePolicy"
+
+// checker finds unsupported fields, and fields to ignore.
+type checker struct {
+	errs    field.ErrorList
+	ignored []string
+}
+
+// value checks all fields inside a value, in order. in is the path of the value without indexes.
+func (c *checker) value(value any, in string, at *field.Path) {
+	switch v := value.(type) {
+	case []any:
+		for i, element := range v {
+			c.value(element, in, at.Index(i))
+		}
+	case map[string]any:
+		c.fields(v, in, at)
+	}
+}
+
+func (c *checker) fields(values map[string]any, in string, at *field.Path) {
+	object := in
+	if _, found := supported[in]; !found {
+		object = in[strings.LastIndex(in, ".")+1:]
+	}
+	known, limited := supported[object]
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		child := at.Child(key)
+		if object == "limits" || object == "requests" {
+			child = at.Key(key)
+		}
+		switch {
+		case slices.Contains(strings.Fields(ignored[object]), key):
+			c.ignored = append(c.ignored, child.String())
+		case limited && !slices.Contains(strings.Fields(known), key):
+			c.errs = append(c.errs, field.Forbidden(child, "this agent does not support it"))
+		default:
+			c.value(values[key], strings.TrimPrefix(in+"."+key, "."), child)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func TestDecode(t *testing.T) {
 	b, err := Decode([]byte(`---
 apiVersion: v1
 kind: Pod
-metadata: {name: b, namespace: n, uid: 0-1, labels: {x: y}}
+metadata: {name: b, namespace: ns, uid: 0-1, labels: {x: z}}
 spec: {hostNetwork: true, containers: [{name: c, image: "i:1", ports: [{containerPort: 80}]}]}
 status: {phase: Running}
 ---
@@ -62,6 +62,32 @@ status: {phase: Running}
 	other, _ := Decode([]byte(head+containers), "other")
 	if err != nil || again.UID != a.UID || other.UID == a.UID || len(a.UID) != 36 {
 		t.Errorf("UIDs %s, %s, %s, %v", a.UID, again.UID, other.UID, err)
+	}
+}
+
+// Empty documents may follow the pod. JSON may contain escapes that YAML does not have. A string
+// that looks like a number is one if it has quotes. A volume without a source is an emptyDir, as in
+// the API server.
+func TestDecodeAccepts(t *testing.T) {
+	for _, text := range []string{
+		head + containers + "---\n", head + containers + "---\n\n", head + containers + "---\n# end\n---\n---  \n",
+		head + containers + "...\n", "# a\n---\n" + head + containers, "%YAML 1.1\n---\n" + head + containers, inJSON + "\n",
+		strings.Replace(inJSON, `"spec"`, `"spe\u0063"`, 1),
+		strings.Replace(inJSON, `"image": "i"`, `"image": "i", "args": ["\ud83d\ude00\/"]`, 1),
+		head + "  containers: [{name: c, image: i, args: ['0644'], env: [{name: A, value: \"yes\"}, {name: B, value: null}]}]\n",
+		head + containers + "  volumes: [{name: v}]\n",
+		head + "  containers: [{name: c, image: i, resources: {requests: {cpu: 1}, limits: {cpu: 1.0, memory: 1e3}}}]\n",
+		head + "  containers: [{name: c, image: i, ports: [{containerPort: 53}, {containerPort: 53, protocol: UDP}]}]\n",
+	} {
+		pod, err := Decode([]byte(text), "node")
+		if err != nil || pod.Name != "a" {
+			t.Errorf("%q: %v, %v", text, pod, err)
+		}
+		for _, vol := range pod.Spec.Volumes {
+			if vol.EmptyDir == nil {
+				t.Errorf("%q: %v", text, vol)
+			}
+		}
 	}
 }
 
@@ -92,7 +118,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", `kind "": only Pods`},
 		{"a: [", "is no object in YAML"},
-		{"7", "is no object in YAML"},
+		{"7", "is no Pod: json: cannot unmarshal number"},
 		{"apiVersion: v1\nkind: Service", `kind "Service": only Pods`},
 		{"apiVersion: v1\nkind: Pod\nspek: {}", `unknown field "spek"`},
 		{head + containers + "  hostNetwork: 7\n", "is no Pod"},
@@ -102,7 +128,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{inJSON + "\n" + inJSON, "there is something after the pod"},
 		{head + containers + "---\n" + head + containers, "there is something after the pod"},
 		{head, "spec.containers: Required value"},
-		{head + "  containers: [{name: c}]\n", "spec.containers[0]: Required value: it has one image"},
+		{head + "  containers: [{name: c}]\n", "spec.containers[0].image: Required value"},
 		{head + "  containers: [{name: c, image: i}, {name: c, image: i}]\n",
 			`spec.containers[1].name: Duplicate value: "c"`},
 		{head + containers + "  runtimeClassName: strict\n",
@@ -132,9 +158,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  hostAliases: [{ip: 1.2.3, hostnames: [a]}]\n", "spec.hostAliases[0].ip: Invalid"},
 		{head + containers + "  hostAliases: [{ip: 192.0.2.1, hostnames: [a, \"b\\n127.0.0.1 c\"]}]\n",
 			"spec.hostAliases[0].hostnames[1]: Invalid"},
-		{head + containers + "  volumes: [{name: v}]\n", "spec.volumes[0]: Required value: it has one hostPath|emptyDir"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {}, hostPath: {path: /}}]\n",
-			"spec.volumes[0]: Required value: it has one hostPath|emptyDir"},
+			"spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"},
 		{head + containers + "  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n",
 			"spec.volumes[1].name: Duplicate"},
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a/../b}}]\n", "spec.volumes[0].hostPath.path: Invalid"},
@@ -145,28 +170,28 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n",
 			"ports[0].hostPort: Forbidden"},
 		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n",
-			"ports[0].hostPort: Forbidden"},
+			"ports[0].hostPort: Invalid value: 81: must match `containerPort`"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 0}]}]\n", "ports[0].containerPort: Invalid"},
 		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]}]\n",
 			"env[0].valueFrom.fieldRef.fieldPath: Invalid"},
 		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]\n",
 			"env[0].valueFrom.secretKeyRef: Forbidden"},
 		{head + "  containers: [{name: c, image: i, env: [{name: A, value: x, valueFrom: {fieldRef: " +
-			"{fieldPath: metadata.name}}}]}]\n", "env[0].valueFrom: Forbidden"},
+			"{fieldPath: metadata.name}}}]}]\n", "env[0].valueFrom: Invalid"},
 		{head + "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: c, image: i, " +
 			"volumeMounts: [{name: v, mountPath: /x, mountPropagation: Bidirectional}]}]\n",
 			"volumeMounts[0].mountPropagation: Forbidden"},
 		{head + "  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: c, image: i, " +
-			"volumeMounts: [{name: v, mountPath: /x, subPath: y}]}]\n", "volumeMounts[0].subPath: Forbidden"},
+			"volumeMounts: [{name: v, mountPath: /x, subPath: z}]}]\n", "volumeMounts[0].subPath: Forbidden"},
 		{head + "  containers: [{name: c, image: i, env: [{name: '=', value: x}]}]\n", "env[0].name: Invalid"},
 		{head + "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /x}]}]\n",
 			"volumeMounts[0].name: Not found"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {periodSeconds: 1}}]\n",
-			"livenessProbe: Required value: it has one exec|httpGet|tcpSocket|grpc"},
+			"livenessProbe: Required value: must specify a handler type"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: []}}}]\n",
-			"livenessProbe.exec: Required value: it has one command"},
+			"livenessProbe.exec.command: Required value"},
 		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, successThreshold: 2}}]\n",
-			"successThreshold: Unsupported value: 2"},
+			"livenessProbe.successThreshold: Invalid value: 2: must be 1"},
 		{head + "  containers: [{name: c, image: i, readinessProbe: {tcpSocket: {port: a_b}}}]\n",
 			"readinessProbe.tcpSocket.port: Invalid"},
 		{head +
@@ -174,20 +199,82 @@ func TestDecodeRefuses(t *testing.T) {
 			"terminationGracePeriodSeconds: Forbidden"},
 		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {tcpSocket: {port: 1}}}}]\n",
 			"lifecycle.preStop.tcpSocket: Forbidden"},
-		{head + "  containers: [{name: c, image: i, resources: {limits: {gpu: 1}}}]\n", "resources.limits.gpu: Forbidden"},
+		{head + "  containers: [{name: c, image: i, resources: {limits: {gpu: 1}}}]\n", "resources.limits[gpu]: Forbidden"},
 		{head + "  initContainers: [{name: i, image: i, restartPolicy: Never}]\n" + containers,
 			"initContainers[0].restartPolicy: Unsupported"},
 		{head + "  initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [x]}}}]\n" + containers,
-			"initContainers[0]: Forbidden: probes and hooks are only of a sidecar"},
+			"initContainers[0].livenessProbe: Forbidden: may not be set for init"},
 		{head + containers + "  terminationGracePeriodSeconds: 9223372036854775807\n",
-			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: must be from 0 to 2147483647"},
+			"spec.terminationGracePeriodSeconds: Invalid value: 9223372036854775807: must be between 0 and 2147483647"},
 		{head + "  containers: [{name: c, image: i, lifecycle: {preStop: {sleep: {seconds: 9223372036854775807}}}}]\n",
-			"preStop.sleep.seconds: Invalid"},
+			"preStop.sleep: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, protocol: FOO}]}]\n",
 			"ports[0].protocol: Unsupported"},
 		{head + "  containers: [{name: c, image: i, resources: {limits: {memory: -1}}}]\n",
-			"resources.limits.memory: Invalid"},
+			"resources.limits[memory]: Invalid"},
 		{head + "  containers: [{name: c, image: i, restartPolicy: Always}]\n", "containers[0].restartPolicy: Forbidden"},
+		// The type of a scalar without quotes is not a string.
+		{head + "  containers: [{name: c, image: i, args: [chown, 0750, f]}]\n",
+			"cannot unmarshal number into Go struct field Container.spec.containers.args of type string"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, value: 0077}]}]\n", "EnvVar.spec.containers.env.value"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, value: 2.50}]}]\n", "cannot unmarshal number into"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, value: off}]}]\n", "cannot unmarshal bool into"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: 0020}\nspec:\n" + containers, "ObjectMeta.metadata.name of type string"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {version: 2}}\nspec:\n" + containers,
+			"metadata.labels of type string"},
+		{head + containers + "  hostname: 1_0\n", "cannot unmarshal number into"},
+		{head + containers + "  hostNetwork: \"true\"\n", "cannot unmarshal string into"},
+		{head + "  containers: [{name: c, image: i, ports: [{containerPort: \"80\"}]}]\n", "cannot unmarshal string into"},
+		{head + "  containers: [{name: c, image: i, env: [{nam: A}]}]\n", `unknown field "spec.containers[0].env[0].nam"`},
+		{head + containers + "  hostnetwork: true\n", `unknown field "spec.hostnetwork"`},
+		{strings.Replace(inJSON, `"image": "i"`, `"image": "i", "image": "j"`, 1),
+			`duplicate field "spec.containers[0].image"`},
+		{inJSON + "\n---\nx", "there is something after the pod"},
+		{head + containers + "---\n---\nx", "there is something after the pod"},
+		// The API server refuses what follows.
+		{head + "  containers: [{name: c, image: i, securityContext: {privileged: true, allowPrivilegeEscalation: false}}]\n",
+			"containers[0].securityContext.allowPrivilegeEscalation: Invalid"},
+		{head + "  containers: [{name: c, image: i, securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}, " +
+			"allowPrivilegeEscalation: false}}]\n", "securityContext.allowPrivilegeEscalation: Invalid"},
+		{head + containers + "  hostPID: true\n  shareProcessNamespace: true\n", "spec.shareProcessNamespace: Invalid"},
+		{head + "  containers: [{name: c, image: i, resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}]\n",
+			`containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 500m`},
+		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 53}, " +
+			"{containerPort: 53, protocol: UDP}]}, {name: d, image: i, ports: [{hostPort: 53, containerPort: 53}]}]\n",
+			`spec.containers[1].ports[0].hostPort: Duplicate value: "TCP//53"`},
+		{head + containers + "  securityContext: {supplementalGroups: [7, -1]}\n",
+			"spec.securityContext.supplementalGroups[1]: Invalid value: -1"},
+		{head + containers + "  securityContext: {fsGroup: -1}\n", "spec.securityContext.fsGroup: Invalid"},
+		{head + "  containers: [{name: c, image: i, securityContext: {runAsUser: 3000000000}}]\n",
+			"containers[0].securityContext.runAsUser: Invalid"},
+		{head + "  containers: [{name: c, image: 'i '}]\n",
+			`containers[0].image: Invalid value: "i ": must not have leading or trailing whitespace`},
+		{head + "  terminationGracePeriodSeconds: 4\n  containers: [{name: c, image: i, lifecycle: {preStop: " +
+			"{sleep: {seconds: 5}}}}]\n", "containers[0].lifecycle.preStop.sleep: Invalid value: 5"},
+		{head + "  initContainers: [{name: c, image: i}]\n" + containers,
+			`spec.initContainers[0].name: Duplicate value: "c"`},
+		{head + "  containers: [{name: c, image: i, ports: [{name: a, containerPort: 1}, {name: a, containerPort: 2}]}]\n",
+			`spec.containers[0].ports[1].name: Duplicate value: "a"`},
+		{head + "  containers: [{name: c, image: i, ports: [{name: A_b, containerPort: 1}]}]\n", "ports[0].name: Invalid"},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {httpGet: {port: 80, httpHeaders: " +
+			"[{name: 'A:', value: b}]}}}]\n", `livenessProbe.httpGet.httpHeaders: Invalid value: "A:"`},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {tcpSocket: {port: \"80\"}}}]\n",
+			`livenessProbe.tcpSocket.port: Invalid value: "80"`},
+		{head + "  containers: [{name: c, image: i, livenessProbe: {exec: {command: [x]}, tcpSocket: {port: 80}}}]\n",
+			"livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type"},
+		{head + "  containers: [{name: c, image: i, readinessProbe: {grpc: {port: 80}, periodSeconds: -1}}]\n",
+			"readinessProbe.periodSeconds: Invalid value: -1"},
+		{head + "  volumes: [{name: v}]\n  containers: [{name: c, image: i, volumeMounts: " +
+			"[{name: v, mountPath: /x}, {name: v, mountPath: /x}]}]\n", "volumeMounts[1].mountPath: Invalid"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {fieldRef: " +
+			"{fieldPath: \"metadata.labels['a b']\"}}}]}]\n", "env[0].valueFrom.fieldRef: Invalid"},
+		{head + "  containers: [{name: c, image: i, env: [{name: A, valueFrom: {}}]}]\n",
+			"env[0].valueFrom.fieldRef: Required"},
+		{head + containers + "  priorityClassName: a_b\n", "spec.priorityClassName: Invalid"},
+		{head + "  containers: [{name: c, image: i, terminationMessagePolicy: Log}]\n",
+			"terminationMessagePolicy: Unsupported"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {seccomp.security.alpha.kubernetes.io/pod: x}}\n" +
+			"spec:\n" + containers, "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden"},
 	} {
 		pod, err := Decode([]byte(c.text), "node")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -213,7 +300,7 @@ spec:
 		t.Fatal(err)
 	}
 	const want = "metadata.creationTimestamp metadata.resourceVersion " +
-		"spec.containers[0].resources.requests.ephemeral-storage spec.initContainers[0].terminationMessagePolicy " +
+		"spec.containers[0].resources.requests[ephemeral-storage] spec.initContainers[0].terminationMessagePolicy " +
 		"spec.priority spec.tolerations"
 	if got := pod.Annotations; got[IgnoredAnnotation] != want || got["x"] != "z" {
 		t.Errorf("annotations %q, want %q", got, want)
@@ -369,8 +456,8 @@ func TestRefused(t *testing.T) {
 	}
 	check("^ns/b b.yaml: spec.runtimeClassName: Forbidden",
 		"^default/c.yaml c.yaml: is no object in YAML",
-		"^default/a d.yaml: its name or its UID is taken by the pod of a.yaml$", "^default/e e.yaml: .*only Pods of v1")
-	check("b.yaml", "c.yaml", "d.yaml", "e.yaml")
+		"^default/e e.yaml: .*only Pods of v1", "^default/a d.yaml: its name or its UID is taken by the pod of a.yaml$")
+	check("b.yaml", "c.yaml", "e.yaml", "d.yaml")
 	write("b.yaml", named("b"))
 	write("c.yaml", "")
 	write("a.yaml", "")
@@ -401,7 +488,7 @@ func TestBrokenAtStart(t *testing.T) {
 		write("a.yaml", "\x00")
 	}
 	write("a.yaml", named("d"))
-	if pods, _, _ := s.Read(); len(pods) != 2 || pods[0].Name != "d" {
+	if pods, _, _ := s.Read(); len(pods) != 2 || pods[1].Name != "d" {
 		t.Errorf("mended: %v", pods)
 	}
 	s = NewSource(s.dir, "node", before, logr.Discard())
@@ -413,6 +500,51 @@ func TestBrokenAtStart(t *testing.T) {
 	if pods, _, _ := s.Read(); len(pods) != 1 || pods[0].Name != "c" {
 		t.Errorf("back, and broken: %v", pods)
 	}
+}
+
+// If two files contain the same pod, the running pod stays, whatever the files' names are, and even
+// after a restart. The other file is refused, and the reason names both files.
+func TestCopiedFile(t *testing.T) {
+	s, write, logged := source(t)
+	check := func(file, refused string) {
+		t.Helper()
+		pods, _, err := s.Read()
+		if err != nil || len(pods) != 1 || pods[0].Annotations[fileAnnotation] != file {
+			t.Fatalf("%v, %v; want the pod of %s", pods, err, file)
+		}
+		got := ""
+		for _, pod := range s.Refused() {
+			got += pod.Status.Message
+		}
+		if got != refused {
+			t.Errorf("refused: %q, want %q", got, refused)
+		}
+	}
+	write("web.yaml", named("web"))
+	check("web.yaml", "")
+	older := strings.Replace(named("web"), "image: i", "image: old", 1)
+	write("web-backup.yaml", older)
+	const why = "web-backup.yaml: its name or its UID is taken by the pod of web.yaml"
+	check("web.yaml", why)
+	if last := (*logged)[len(*logged)-1]; !strings.Contains(last, `"file"="web-backup.yaml"`) ||
+		!strings.Contains(last, `"other"="web.yaml"`) {
+		t.Error(last)
+	}
+	write("web.yaml", named("web")+"  hostNetwork: true\n") // a change of the running pod
+	check("web.yaml", why)
+	before, _, _ := s.Read()
+	s = NewSource(s.dir, "node", before, s.logger)
+	check("web.yaml", why)
+	write("web.yaml", named("web")+"  broken: true\n")
+	check("web.yaml", `web.yaml: is no Pod: unknown field "spec.broken"`+why)
+	write("web.yaml", named("other")) // the file leaves its pod to the copy
+	if pods, _, _ := s.Read(); len(pods) != 2 || len(s.Refused()) != 0 {
+		t.Errorf("%v, refused %v", pods, s.Refused())
+	}
+	write("web.yaml", named("web"))
+	check("web-backup.yaml", "web.yaml: its name or its UID is taken by the pod of web-backup.yaml")
+	write("web-backup.yaml", "")
+	check("web.yaml", "")
 }
 
 // Fields that have no meaning on a single node are logged once for each version of the manifest.

@@ -46,6 +46,7 @@ type file struct {
 	seen    string  // the content, or the error of reading the file
 	pod     *v1.Pod // the pod in the last valid content, or nil
 	refused *v1.Pod // contains the reason why the present content is refused; nil if the content is valid
+	running string  // the name and UID of the file's pod in the last result of Read; empty if there was none
 }
 
 // fileAnnotation is the annotation that names the file of a pod. If the file is broken when a later
@@ -57,7 +58,8 @@ const fileAnnotation = "nodeagent.kubepleg.dev/file"
 func NewSource(dir, nodeName string, before []*v1.Pod, logger klog.Logger) *Source {
 	s := &Source{dir: dir, nodeName: nodeName, logger: logger, files: map[string]*file{}}
 	for _, pod := range before {
-		s.files[pod.Annotations[fileAnnotation]] = &file{pod: &v1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}}
+		pod := &v1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
+		s.files[pod.Annotations[fileAnnotation]] = &file{pod: pod, running: identity(pod)}
 	}
 	return s
 }
@@ -168,31 +170,43 @@ func (s *Source) take(name string, f *file, content []byte, err error) (changed 
 	return true
 }
 
-// merge sets s.pods to the pods of all files. If two pods have the same name or UID, merge takes
-// the pod from the file whose name sorts first.
+// merge sets s.pods to the pods of all files. If two pods have the same name or UID, the running pod
+// stays, so that a copied file changes nothing. If neither pod runs, merge takes the pod from the
+// file whose name sorts first.
 func (s *Source) merge() {
 	pods, refused := []*v1.Pod{}, []v1.Pod{}
 	taken := map[string]string{} // maps a pod's name and its UID to the file
+	var running, others []string
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[name]
 		if f.refused != nil {
 			refused = append(refused, *f.refused)
 		}
-		if f.pod == nil {
-			continue
+		switch {
+		case f.pod == nil:
+		case f.running == identity(f.pod):
+			running = append(running, name)
+		default:
+			others = append(others, name)
 		}
+	}
+	for _, name := range append(running, others...) {
+		f := s.files[name]
 		full, uid := klog.KObj(f.pod).String(), string(f.pod.UID)
 		if other := cmp.Or(taken[full], taken[uid]); other != "" {
 			s.logger.Error(nil, "A pod is refused: another has its name or UID", "file", name, "pod", full, "other", other)
 			refused = append(refused, *refusal(name, f.pod, "its name or its UID is taken by the pod of "+other))
+			f.running = ""
 			continue
 		}
-		taken[full], taken[uid] = name, name
+		taken[full], taken[uid], f.running = name, name, identity(f.pod)
 		pods = append(pods, f.pod)
 	}
 	s.pods = pods
 	s.refused.Store(refused)
 }
+
+func identity(pod *v1.Pod) string { return klog.KObj(pod).String() + " " + string(pod.UID) }
 
 // refusal returns a pod with a status that gives the reason why the file was refused.
 func refusal(file string, of *v1.Pod, why string) *v1.Pod {

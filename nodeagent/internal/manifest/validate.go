@@ -1,16 +1,17 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -18,168 +19,6 @@ import (
 
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
 )
-
-// supported maps the path or the name of a field to the subfields that a manifest may contain. The
-// agent refuses all other subfields. A field without an entry may contain anything. These rules may
-// follow a subfield:
-//
-//	=a|b   the value is a or b
-//	>n     the value is a number from n to 2147483647, or a quantity that is not negative
-//	:kind  the value passes checks[kind]
-//	!      the field is required; of several fields separated by "|", exactly one is required
-//	~      the field is ignored: it has no meaning on a single node, and protects no pod
-var supported = map[string]string{
-	"": "apiVersion kind metadata spec status",
-	"metadata": "name namespace uid labels annotations creationTimestamp~ finalizers~ generateName~ generation~ " +
-		"managedFields~ ownerReferences~ resourceVersion~ selfLink~",
-	"spec": "hostname:label hostNetwork hostPID hostIPC shareProcessNamespace restartPolicy=Always|OnFailure|Never " +
-		"terminationGracePeriodSeconds>0 priorityClassName securityContext volumes initContainers containers os " +
-		"dnsPolicy=Default|ClusterFirst|ClusterFirstWithHostNet automountServiceAccountToken=false hostUsers=true " +
-		"affinity~ enableServiceLinks~ nodeSelector~ preemptionPolicy~ priority~ schedulerName~ tolerations~ " +
-		"topologySpreadConstraints~ hostAliases",
-	"spec.securityContext": "runAsUser>0 runAsGroup>0 runAsNonRoot supplementalGroups fsGroup>0 fsGroupChangePolicy~ " +
-		"seccompProfile appArmorProfile",
-	"os": "name=linux",
-
-	"volumes":     "name:label hostPath|emptyDir!",
-	"hostAliases": "ip hostnames",
-	"hostPath":    "path:path type=|Directory|DirectoryOrCreate|File|FileOrCreate|Socket|CharDevice|BlockDevice",
-	"emptyDir":    "medium=|Memory",
-
-	"initContainers": container + " restartPolicy=Always",
-	"containers":     container,
-	"env":            "name:variable value valueFrom",
-	"valueFrom":      "fieldRef!",
-	"fieldRef":       "apiVersion=|v1 fieldPath:field",
-	"ports":          "name:port containerPort:port hostPort protocol=TCP|UDP|SCTP",
-	"resources":      "limits requests",
-	"limits":         "cpu>0 memory>0",
-	"requests":       "cpu>0 memory>0 ephemeral-storage~",
-	"volumeMounts":   "name mountPath:path readOnly mountPropagation=None|HostToContainer|Bidirectional",
-	"securityContext": "privileged runAsUser>0 runAsGroup>0 runAsNonRoot readOnlyRootFilesystem " +
-		"allowPrivilegeEscalation capabilities seccompProfile appArmorProfile",
-	"seccompProfile":  profile,
-	"appArmorProfile": profile,
-
-	"lifecycle":      "postStart preStop",
-	"postStart":      hook,
-	"preStop":        hook,
-	"livenessProbe":  probe + " successThreshold=1 terminationGracePeriodSeconds>1",
-	"startupProbe":   probe + " successThreshold=1 terminationGracePeriodSeconds>1",
-	"readinessProbe": probe + " successThreshold>1",
-	"exec":           "command!",
-	"httpGet":        "path port:port host scheme=HTTP|HTTPS httpHeaders",
-	"tcpSocket":      "port:port host",
-	"grpc":           "port:port service",
-	"sleep":          "seconds>0",
-}
-
-const (
-	container = "name:label image! imagePullPolicy=Always|IfNotPresent|Never command args workingDir env ports " +
-		"resources securityContext volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce " +
-		"tty resizePolicy~ terminationMessagePath~ terminationMessagePolicy~"
-	profile = "type=RuntimeDefault|Unconfined" // not Localhost, which needs a file on the node
-	hook    = "exec|httpGet|sleep!"
-	probe   = "exec|httpGet|tcpSocket|grpc! initialDelaySeconds>0 periodSeconds>1 timeoutSeconds>1 failureThreshold>1"
-)
-
-// checks maps the kind of a rule to a function that returns the errors in a value.
-var checks = map[string]func(string) []string{
-	"label":    validation.IsDNS1123Label,
-	"variable": validation.IsEnvVarName,
-	"field": func(path string) []string {
-		if _, ok := plan.Field(&v1.Pod{}, path); ok {
-			return nil
-		}
-		return []string{"is no field that the environment may have"}
-	},
-	"port": func(port string) []string {
-		n, err := strconv.Atoi(port)
-		if err != nil {
-			return validation.IsValidPortName(port)
-		}
-		return validation.IsValidPortNum(n)
-	},
-	"path": func(p string) []string {
-		if path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), "..") {
-			return nil
-		}
-		return []string{"must be an absolute path without .."}
-	},
-}
-
-// checker finds unsupported fields, fields that break a rule, and fields to ignore.
-type checker struct {
-	errs    field.ErrorList
-	ignored []string
-}
-
-// value checks all fields inside a value, in order. in is the path of the value without indexes.
-func (c *checker) value(value any, in string, at *field.Path) {
-	switch v := value.(type) {
-	case []any:
-		for i, element := range v {
-			c.value(element, in, at.Index(i))
-		}
-	case map[string]any:
-		c.fields(v, in, at)
-	}
-}
-
-func (c *checker) fields(values map[string]any, in string, at *field.Path) {
-	entry, limited := supported[in]
-	if !limited {
-		entry, limited = supported[in[strings.LastIndex(in, ".")+1:]]
-	}
-	rules := map[string]string{}
-	for f := range strings.FieldsSeq(entry) {
-		if names, required := strings.CutSuffix(f, "!"); required {
-			choices := strings.Split(names, "|")
-			for _, name := range choices {
-				rules[name] = ""
-			}
-			there := slices.DeleteFunc(choices, func(name string) bool { return values[name] == nil })
-			if len(there) != 1 {
-				c.errs = append(c.errs, field.Required(at, "it has one "+names))
-			}
-			continue
-		}
-		end := strings.IndexAny(f+"=", "=>:~")
-		rules[f[:end]] = f[end:]
-	}
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		child := at.Child(key)
-		switch rule, known := rules[key]; {
-		case limited && !known:
-			c.errs = append(c.errs, field.Forbidden(child, "this agent does not support it"))
-		case rule == "~":
-			c.ignored = append(c.ignored, child.String())
-		case rule == "":
-			c.value(values[key], strings.TrimPrefix(in+"."+key, "."), child)
-		default:
-			c.rule(values[key], rule[0], rule[1:], child)
-		}
-	}
-}
-
-func (c *checker) rule(value any, rule byte, of string, at *field.Path) {
-	switch text := fmt.Sprint(value); rule {
-	case '=':
-		if values := strings.Split(of, "|"); !slices.Contains(values, text) {
-			c.errs = append(c.errs, field.NotSupported(at, value, values))
-		}
-	case '>':
-		least, _ := strconv.ParseInt(of, 10, 64)
-		n, isNumber := value.(int64) // if not, the value is a quantity
-		if strings.HasPrefix(text, "-") || isNumber && (n < least || n > math.MaxInt32) {
-			c.errs = append(c.errs, field.Invalid(at, value, fmt.Sprintf("must be from %d to %d", least, math.MaxInt32)))
-		}
-	case ':':
-		for _, problem := range checks[of](text) {
-			c.errs = append(c.errs, field.Invalid(at, value, problem))
-		}
-	}
-}
 
 // ValidateNames returns the errors in a pod's metadata. The pod's names and its UID become parts of
 // paths and cgroups.
@@ -192,63 +31,324 @@ func ValidateNames(pod *v1.Pod) field.ErrorList {
 	return errs
 }
 
-// validate returns the errors in combinations of fields. checker has already checked each single
-// field.
+// validate returns the errors in a pod with defaults: what the API server refuses, and values that
+// this agent does not support. Paths are those of the API server.
 func validate(pod *v1.Pod) field.ErrorList {
-	errs, spec := ValidateNames(pod), field.NewPath("spec")
-	check := func(ok bool, e *field.Error) {
-		if !ok {
-			errs = append(errs, e)
-		}
+	v := validator{pod: pod, errs: ValidateNames(pod), volumes: sets.New[string](), containers: sets.New[string]()}
+	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
+		old := strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) ||
+			strings.HasPrefix(key, v1.SeccompContainerAnnotationKeyPrefix) || key == v1.SeccompPodAnnotationKey
+		v.check(!old, field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "it is a field now"))
 	}
-	unique := func(among sets.Set[string], name string, at *field.Path) {
-		check(!among.Has(name), field.Duplicate(at, name))
-		among.Insert(name)
+	v.spec(&pod.Spec, field.NewPath("spec"))
+	slices.SortStableFunc(v.errs, func(a, b *field.Error) int { return cmp.Compare(a.Field, b.Field) })
+	return v.errs
+}
+
+// validator collects the errors in a pod.
+type validator struct {
+	pod                 *v1.Pod
+	errs                field.ErrorList
+	volumes, containers sets.Set[string] // the names that were seen
+}
+
+func (v *validator) check(ok bool, e *field.Error) {
+	if !ok {
+		v.errs = append(v.errs, e)
 	}
-	for key := range pod.Annotations {
-		check(!strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix),
-			field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "appArmorProfile is a field now"))
+}
+
+func (v *validator) valid(value any, problems []string, at *field.Path) {
+	for _, problem := range problems {
+		v.errs = append(v.errs, field.Invalid(at, value, problem))
 	}
-	for i, alias := range pod.Spec.HostAliases { // aliases become lines of /etc/hosts
-		at := spec.Child("hostAliases").Index(i)
-		errs = append(errs, validation.IsValidIP(at.Child("ip"), alias.IP)...)
+}
+
+// within checks that a number, if it is set, is from least to the largest int32.
+func (v *validator) within(value *int64, least int, at *field.Path) {
+	if value != nil && (*value < int64(least) || *value > math.MaxInt32) {
+		v.errs = append(v.errs, field.Invalid(at, *value, validation.InclusiveRangeError(least, math.MaxInt32)))
+	}
+}
+
+func (v *validator) unique(among sets.Set[string], name string, at *field.Path) {
+	v.check(!among.Has(name), field.Duplicate(at, name))
+	among.Insert(name)
+}
+
+// oneOf checks that a value is the zero value or one of the values.
+func oneOf[T ~string](v *validator, value T, at *field.Path, values ...T) {
+	v.check(value == "" || slices.Contains(values, value), field.NotSupported(at, value, values))
+}
+
+// path checks a path that becomes a path on the host.
+func (v *validator) path(p string, at *field.Path) {
+	v.check(path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), ".."),
+		field.Invalid(at, p, "must be absolute and must not contain '..'"))
+}
+
+func (v *validator) spec(spec *v1.PodSpec, at *field.Path) {
+	oneOf(v, spec.RestartPolicy, at.Child("restartPolicy"),
+		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
+	oneOf(v, spec.DNSPolicy, at.Child("dnsPolicy"), v1.DNSDefault, v1.DNSClusterFirst, v1.DNSClusterFirstWithHostNet)
+	v.within(spec.TerminationGracePeriodSeconds, 0, at.Child("terminationGracePeriodSeconds"))
+	if spec.Hostname != "" {
+		v.valid(spec.Hostname, validation.IsDNS1123Label(spec.Hostname), at.Child("hostname"))
+	}
+	if spec.PriorityClassName != "" {
+		v.valid(spec.PriorityClassName, validation.IsDNS1123Subdomain(spec.PriorityClassName), at.Child("priorityClassName"))
+	}
+	if spec.OS != nil {
+		v.check(spec.OS.Name == v1.Linux, field.NotSupported(at.Child("os", "name"), spec.OS.Name, []v1.OSName{v1.Linux}))
+	}
+	v.check(!ptr.Deref(spec.AutomountServiceAccountToken, false), field.NotSupported(
+		at.Child("automountServiceAccountToken"), true, []string{"false"}))
+	v.check(ptr.Deref(spec.HostUsers, true), field.NotSupported(at.Child("hostUsers"), false, []string{"true"}))
+	v.check(!spec.HostPID || !ptr.Deref(spec.ShareProcessNamespace, false),
+		field.Invalid(at.Child("shareProcessNamespace"), true, "cannot be enabled with hostPID"))
+
+	security := at.Child("securityContext")
+	v.profiles(spec.SecurityContext.SeccompProfile, spec.SecurityContext.AppArmorProfile, security)
+	v.within(spec.SecurityContext.RunAsUser, 0, security.Child("runAsUser"))
+	v.within(spec.SecurityContext.RunAsGroup, 0, security.Child("runAsGroup"))
+	v.within(spec.SecurityContext.FSGroup, 0, security.Child("fsGroup"))
+	for i, group := range spec.SecurityContext.SupplementalGroups {
+		v.within(&group, 0, security.Child("supplementalGroups").Index(i))
+	}
+	for i, alias := range spec.HostAliases { // aliases become lines of /etc/hosts
+		at := at.Child("hostAliases").Index(i)
+		v.errs = append(v.errs, validation.IsValidIP(at.Child("ip"), alias.IP)...)
 		for j, name := range alias.Hostnames {
-			for _, problem := range validation.IsDNS1123Subdomain(name) {
-				errs = append(errs, field.Invalid(at.Child("hostnames").Index(j), name, problem))
-			}
+			v.valid(name, validation.IsDNS1123Subdomain(name), at.Child("hostnames").Index(j))
 		}
 	}
-	volumes, names := sets.New[string](), sets.New[string]()
-	for i, vol := range pod.Spec.Volumes {
-		unique(volumes, vol.Name, spec.Child("volumes").Index(i).Child("name"))
+	for i := range spec.Volumes {
+		v.volume(&spec.Volumes[i], at.Child("volumes").Index(i))
 	}
-	check(len(pod.Spec.Containers) > 0, field.Required(spec.Child("containers"), "a pod has a container"))
-	for i, c := range plan.Containers(pod) {
-		at := spec.Child("initContainers").Index(i)
-		if n := i - len(pod.Spec.InitContainers); n >= 0 {
-			at = spec.Child("containers").Index(n)
-		} else if !plan.IsSidecar(c) {
-			check(c.Lifecycle == nil && c.LivenessProbe == nil && c.ReadinessProbe == nil && c.StartupProbe == nil,
-				field.Forbidden(at, "probes and hooks are only of a sidecar"))
-		}
-		unique(names, c.Name, at.Child("name"))
-		mounts := sets.New[string]()
-		for j, m := range c.VolumeMounts {
-			at := at.Child("volumeMounts").Index(j)
-			check(volumes.Has(m.Name), field.NotFound(at.Child("name"), m.Name))
-			unique(mounts, m.MountPath, at.Child("mountPath"))
-			outwards := ptr.Deref(m.MountPropagation, v1.MountPropagationNone) == v1.MountPropagationBidirectional
-			check(!outwards || c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false),
-				field.Forbidden(at.Child("mountPropagation"), "only a privileged container changes the host's mounts"))
-		}
-		for j, e := range c.Env {
-			check(e.Value == "" || e.ValueFrom == nil, field.Forbidden(at.Child("env").Index(j).Child("valueFrom"),
-				"there is a value"))
-		}
-		for j, p := range c.Ports {
-			check(p.HostPort == 0 || pod.Spec.HostNetwork && p.HostPort == p.ContainerPort, field.Forbidden(
-				at.Child("ports").Index(j).Child("hostPort"), "only with hostNetwork, and the same as containerPort"))
+	v.check(len(spec.Containers) > 0, field.Required(at.Child("containers"), ""))
+	hostPorts := sets.New[string]()
+	for i := range spec.Containers {
+		v.container(&spec.Containers[i], hostPorts, at.Child("containers").Index(i))
+	}
+	for i := range spec.InitContainers {
+		c, at := &spec.InitContainers[i], at.Child("initContainers").Index(i)
+		v.container(c, sets.New[string](), at)
+		v.check(c.RestartPolicy == nil || plan.IsSidecar(c), field.NotSupported(at.Child("restartPolicy"),
+			ptr.Deref(c.RestartPolicy, ""), []v1.ContainerRestartPolicy{v1.ContainerRestartPolicyAlways}))
+		for name, set := range map[string]bool{"lifecycle": c.Lifecycle != nil, "livenessProbe": c.LivenessProbe != nil,
+			"readinessProbe": c.ReadinessProbe != nil, "startupProbe": c.StartupProbe != nil} {
+			v.check(!set || plan.IsSidecar(c),
+				field.Forbidden(at.Child(name), "may not be set for init containers without restartPolicy=Always"))
 		}
 	}
-	return errs
+}
+
+// profiles checks profiles. A custom profile needs a file on the node.
+func (v *validator) profiles(seccomp *v1.SeccompProfile, appArmor *v1.AppArmorProfile, at *field.Path) {
+	if seccomp != nil {
+		at := at.Child("seccompProfile", "type")
+		v.check(seccomp.Type != "", field.Required(at, ""))
+		oneOf(v, seccomp.Type, at, v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined)
+	}
+	if appArmor != nil {
+		at := at.Child("appArmorProfile", "type")
+		v.check(appArmor.Type != "", field.Required(at, ""))
+		oneOf(v, appArmor.Type, at, v1.AppArmorProfileTypeRuntimeDefault, v1.AppArmorProfileTypeUnconfined)
+	}
+}
+
+func (v *validator) volume(vol *v1.Volume, at *field.Path) {
+	v.valid(vol.Name, validation.IsDNS1123Label(vol.Name), at.Child("name"))
+	v.unique(v.volumes, vol.Name, at.Child("name"))
+	v.check(vol.HostPath == nil || vol.EmptyDir == nil,
+		field.Forbidden(at.Child("hostPath"), "may not specify more than 1 volume type"))
+	if vol.EmptyDir != nil {
+		oneOf(v, vol.EmptyDir.Medium, at.Child("emptyDir", "medium"), v1.StorageMediumMemory)
+	}
+	if vol.HostPath != nil {
+		v.path(vol.HostPath.Path, at.Child("hostPath", "path"))
+		oneOf(v, ptr.Deref(vol.HostPath.Type, ""), at.Child("hostPath", "type"), v1.HostPathDirectory,
+			v1.HostPathDirectoryOrCreate, v1.HostPathFile, v1.HostPathFileOrCreate, v1.HostPathSocket, v1.HostPathCharDev,
+			v1.HostPathBlockDev)
+	}
+}
+
+// container checks a container. hostPorts contains the host ports of the containers that run at the
+// same time.
+func (v *validator) container(c *v1.Container, hostPorts sets.Set[string], at *field.Path) {
+	v.valid(c.Name, validation.IsDNS1123Label(c.Name), at.Child("name"))
+	v.unique(v.containers, c.Name, at.Child("name"))
+	v.check(c.Image != "", field.Required(at.Child("image"), ""))
+	v.check(strings.TrimSpace(c.Image) == c.Image,
+		field.Invalid(at.Child("image"), c.Image, "must not have leading or trailing whitespace"))
+	oneOf(v, c.ImagePullPolicy, at.Child("imagePullPolicy"), v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
+	oneOf(v, c.TerminationMessagePolicy, at.Child("terminationMessagePolicy"),
+		v1.TerminationMessageReadFile, v1.TerminationMessageFallbackToLogsOnError)
+	v.ports(c, hostPorts, at.Child("ports"))
+	for i, e := range c.Env {
+		v.env(&e, at.Child("env").Index(i))
+	}
+	v.mounts(c, at.Child("volumeMounts"))
+	v.resources(&c.Resources, at.Child("resources"))
+	v.security(c.SecurityContext, at.Child("securityContext"))
+	v.probe(c.LivenessProbe, at.Child("livenessProbe"))
+	v.probe(c.StartupProbe, at.Child("startupProbe"))
+	v.probe(c.ReadinessProbe, at.Child("readinessProbe"))
+	for kind, p := range map[string]*v1.Probe{"livenessProbe": c.LivenessProbe, "startupProbe": c.StartupProbe} {
+		v.check(p == nil || p.SuccessThreshold == 1, field.Invalid(at.Child(kind, "successThreshold"),
+			ptr.Deref(p, v1.Probe{}).SuccessThreshold, "must be 1"))
+	}
+	if c.Lifecycle != nil {
+		v.handler(c.Lifecycle.PostStart, nil, at.Child("lifecycle", "postStart"))
+		v.handler(c.Lifecycle.PreStop, nil, at.Child("lifecycle", "preStop"))
+	}
+}
+
+func (v *validator) ports(c *v1.Container, hostPorts sets.Set[string], at *field.Path) {
+	names := sets.New[string]()
+	for i, p := range c.Ports {
+		at := at.Index(i)
+		if p.Name != "" {
+			v.valid(p.Name, validation.IsValidPortName(p.Name), at.Child("name"))
+			v.unique(names, p.Name, at.Child("name"))
+		}
+		v.valid(p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)), at.Child("containerPort"))
+		oneOf(v, p.Protocol, at.Child("protocol"), v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
+		if v.pod.Spec.HostNetwork { // every port is a port of the host
+			v.check(p.HostPort == 0 || p.HostPort == p.ContainerPort, field.Invalid(at.Child("hostPort"), p.HostPort,
+				"must match `containerPort` when `hostNetwork` is true"))
+			v.unique(hostPorts, fmt.Sprintf("%s//%d", cmp.Or(p.Protocol, v1.ProtocolTCP), p.ContainerPort), at.Child("hostPort"))
+		} else {
+			v.check(p.HostPort == 0, field.Forbidden(at.Child("hostPort"), "this agent supports it only with hostNetwork"))
+		}
+	}
+}
+
+func (v *validator) env(e *v1.EnvVar, at *field.Path) {
+	v.valid(e.Name, validation.IsRelaxedEnvVarName(e.Name), at.Child("name"))
+	if e.ValueFrom == nil {
+		return
+	}
+	at = at.Child("valueFrom")
+	v.check(e.Value == "", field.Invalid(at, "", "may not be specified when `value` is not empty"))
+	ref := e.ValueFrom.FieldRef
+	if ref == nil {
+		v.errs = append(v.errs, field.Required(at.Child("fieldRef"), ""))
+		return
+	}
+	oneOf(v, ref.APIVersion, at.Child("fieldRef", "apiVersion"), "v1")
+	_, ok := plan.Field(&v1.Pod{}, ref.FieldPath)
+	v.check(ok, field.Invalid(at.Child("fieldRef", "fieldPath"), ref.FieldPath,
+		"is no field that environment variables may have"))
+	if _, key, found := strings.Cut(ref.FieldPath, "['"); found {
+		key = strings.ToLower(strings.TrimSuffix(key, "']"))
+		v.valid(ref.FieldPath, validation.IsQualifiedName(key), at.Child("fieldRef"))
+	}
+}
+
+func (v *validator) mounts(c *v1.Container, at *field.Path) {
+	paths := sets.New[string]()
+	for i, m := range c.VolumeMounts {
+		at := at.Index(i)
+		v.check(v.volumes.Has(m.Name), field.NotFound(at.Child("name"), m.Name))
+		v.path(m.MountPath, at.Child("mountPath"))
+		v.check(!paths.Has(m.MountPath), field.Invalid(at.Child("mountPath"), m.MountPath, "must be unique"))
+		paths.Insert(m.MountPath)
+		propagation := ptr.Deref(m.MountPropagation, "")
+		oneOf(v, propagation, at.Child("mountPropagation"), v1.MountPropagationNone, v1.MountPropagationHostToContainer,
+			v1.MountPropagationBidirectional)
+		v.check(propagation != v1.MountPropagationBidirectional || privileged(c.SecurityContext), field.Forbidden(
+			at.Child("mountPropagation"), "Bidirectional mount propagation is available only to privileged containers"))
+	}
+}
+
+func (v *validator) resources(r *v1.ResourceRequirements, at *field.Path) {
+	for name, list := range map[string]v1.ResourceList{"limits": r.Limits, "requests": r.Requests} {
+		for resource, quantity := range list {
+			v.check(quantity.Sign() >= 0, field.Invalid(at.Child(name).Key(string(resource)), quantity.String(),
+				"must be greater than or equal to 0"))
+		}
+	}
+	for resource, limit := range r.Limits {
+		request := r.Requests[resource]
+		v.check(request.Cmp(limit) <= 0, field.Invalid(at.Child("requests"), request.String(),
+			fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String())))
+	}
+}
+
+func privileged(s *v1.SecurityContext) bool { return s != nil && ptr.Deref(s.Privileged, false) }
+
+func (v *validator) security(s *v1.SecurityContext, at *field.Path) {
+	if s == nil {
+		return
+	}
+	v.within(s.RunAsUser, 0, at.Child("runAsUser"))
+	v.within(s.RunAsGroup, 0, at.Child("runAsGroup"))
+	v.profiles(s.SeccompProfile, s.AppArmorProfile, at)
+	if ptr.Deref(s.AllowPrivilegeEscalation, true) {
+		return
+	}
+	at = at.Child("allowPrivilegeEscalation")
+	v.check(!privileged(s), field.Invalid(at, false, "cannot be false when `privileged` is true"))
+	v.check(s.Capabilities == nil || !slices.Contains(s.Capabilities.Add, "CAP_SYS_ADMIN"),
+		field.Invalid(at, false, "cannot be false when `capabilities.add` contains CAP_SYS_ADMIN"))
+}
+
+func (v *validator) probe(p *v1.Probe, at *field.Path) {
+	if p == nil {
+		return
+	}
+	for name, value := range map[string]int32{"initialDelaySeconds": p.InitialDelaySeconds,
+		"timeoutSeconds": p.TimeoutSeconds, "periodSeconds": p.PeriodSeconds, "successThreshold": p.SuccessThreshold,
+		"failureThreshold": p.FailureThreshold} {
+		v.within(ptr.To(int64(value)), 0, at.Child(name))
+	}
+	v.within(p.TerminationGracePeriodSeconds, 1, at.Child("terminationGracePeriodSeconds"))
+	v.handler(&v1.LifecycleHandler{Exec: p.Exec, HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket}, p.GRPC, at)
+}
+
+// handler checks the action of a probe or a hook. h may be nil.
+func (v *validator) handler(h *v1.LifecycleHandler, grpc *v1.GRPCAction, at *field.Path) {
+	if h == nil {
+		return
+	}
+	var kinds []string
+	add := func(kind string) *field.Path {
+		kinds = append(kinds, kind)
+		return at.Child(kind)
+	}
+	if h.Exec != nil {
+		v.check(len(h.Exec.Command) > 0, field.Required(add("exec").Child("command"), ""))
+	}
+	if h.HTTPGet != nil {
+		at := add("httpGet")
+		v.port(h.HTTPGet.Port, at.Child("port"))
+		oneOf(v, h.HTTPGet.Scheme, at.Child("scheme"), v1.URISchemeHTTP, v1.URISchemeHTTPS)
+		for _, header := range h.HTTPGet.HTTPHeaders {
+			v.valid(header.Name, validation.IsHTTPHeaderName(header.Name), at.Child("httpHeaders"))
+		}
+	}
+	if h.TCPSocket != nil {
+		v.port(h.TCPSocket.Port, add("tcpSocket").Child("port"))
+	}
+	if grpc != nil {
+		v.port(intstr.FromInt32(grpc.Port), add("grpc").Child("port"))
+	}
+	if h.Sleep != nil {
+		seconds, grace, at := h.Sleep.Seconds, *v.pod.Spec.TerminationGracePeriodSeconds, add("sleep")
+		v.check(seconds >= 0 && seconds <= grace, field.Invalid(at, seconds,
+			fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", grace)))
+	}
+	v.check(len(kinds) > 0, field.Required(at, "must specify a handler type"))
+	for _, kind := range kinds[min(1, len(kinds)):] {
+		v.check(false, field.Forbidden(at.Child(kind), "may not specify more than 1 handler type"))
+	}
+}
+
+func (v *validator) port(port intstr.IntOrString, at *field.Path) {
+	if port.Type == intstr.String {
+		v.valid(port.StrVal, validation.IsValidPortName(port.StrVal), at)
+	} else {
+		v.valid(port.IntVal, validation.IsValidPortNum(port.IntValue()), at)
+	}
 }
