@@ -216,9 +216,9 @@ func TestBadInput(t *testing.T) {
 	page := string(get(t, stderr, "/"))
 	for name, want := range map[string]string{
 		"broken.yaml": "Failed ManifestRefused broken.yaml: is no object in YAML",
-		"volume": "Failed ManifestRefused volume.yaml: spec.volumes[0].secret: Forbidden",
-		"good":     "Running ManifestRefused twice.yaml: its name or its UID is taken by the pod of good.yaml",
-		"no-image": "Pending  ",
+		"volume":      "Failed ManifestRefused volume.yaml: spec.volumes[0].secret: Forbidden",
+		"good":        "Running ManifestRefused twice.yaml: its name or its UID is taken by the pod of good.yaml",
+		"no-image":    "Pending  ",
 	} {
 		s := before[name].Status
 		if got := fmt.Sprint(s.Phase, " ", s.Reason, " ", s.Message); !strings.HasPrefix(got, want) {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -21,8 +23,9 @@ func addressOf(t *testing.T, stderr output) string {
 // The pages answer only read requests that name a loopback host. Scripts and frames of other web
 // sites cannot read the pages, under any host name.
 func TestGuard(t *testing.T) {
-	_, stderr, ended := begin(t, parsed(t))
+	stdout, stderr, ended := begin(t, parsed(t))
 	defer ended()
+	stdout.await(t, `shop/web +Running`, 10*time.Second) // the agent is healthy
 	address := addressOf(t, stderr)
 	ask := func(method, path, host string, header ...string) int {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, http.NoBody)
@@ -115,6 +118,65 @@ func TestTakenPort(t *testing.T) {
 		t.Errorf("served at %s", got)
 	}
 	get(t, stderr, "/pods")
+}
+
+// Clients that do not read their answers or keep streams open, and clients that send nothing, do not
+// lock out other clients.
+func TestHostileClients(t *testing.T) {
+	stdout, stderr, ended := begin(t, parsed(t))
+	defer ended()
+	stdout.await(t, `shop/web +Running`, 10*time.Second) // the agent is healthy
+	address := addressOf(t, stderr)
+	for i := range 3 * maxConnections {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		request := "GET /events/?format=stream HTTP/1.1\r\nHost: " + address + "\r\n\r\n"
+		if i%2 == 0 { // the kernel's buffers are smaller than these answers
+			request = strings.Repeat("GET /metrics HTTP/1.1\r\nHost: "+address+"\r\n\r\n", 1000)
+		}
+		go func() { _, _ = io.WriteString(conn, request) }()
+	}
+	for _, path := range []string{"/healthz", "/metrics", "/pods", "/", "/events/"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Close = true
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err = io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", path, resp.Status, err)
+		}
+		resp.Body.Close()
+	}
+}
+
+// A request with very long headers is refused.
+func TestLongHeader(t *testing.T) {
+	_, stderr, ended := begin(t, parsed(t))
+	defer ended()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addressOf(t, stderr)+"/pods", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	req.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Error(resp.Status)
+	}
 }
 
 // If clients open many idle connections, the agent keeps at most maxConnections of them open. The

@@ -226,7 +226,8 @@ func (w *worker) postStart(ctx context.Context, pod *v1.Pod, c *v1.Container, id
 		err = w.target(c, id).Hook(ctx, c.Lifecycle.PostStart, 0)
 	}
 	if err != nil {
-		w.waits(c, "PostStartHookError", err.Error())
+		// The error contains output of the hook, which not every reader of the status may see.
+		w.waits(c, "PostStartHookError", "the agent's log has the error of the postStart hook")
 		return errors.Join(fmt.Errorf("the postStart hook of container %s: %w", c.Name, err),
 			w.Runtime.StopContainer(ctx, id, plan.Grace(pod, nil)))
 	}

@@ -50,6 +50,9 @@ type node struct {
 	seen   map[string]int // for each container, the highest stage that published has seen; guarded by mu
 }
 
+// output is what every command in a container prints. It may be secret.
+const output = "s3cret"
+
 // memory is a Sink that keeps the pods in memory.
 type memory struct {
 	mu     sync.Mutex
@@ -173,6 +176,7 @@ func (n *node) programs() map[string]criserver.Program {
 				return code
 			},
 			Exec: func(ctx context.Context, p *criserver.Process) int {
+				fmt.Fprint(p.Stdout, output)
 				switch p.Args[0] {
 				case "hang":
 					<-ctx.Done()
@@ -364,6 +368,9 @@ func (n *node) published(pod *v1.Pod) {
 	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for _, c := range list {
 			stage, last := 0, c.LastTerminationState.Terminated
+			if c.State.Waiting != nil && strings.Contains(c.State.Waiting.Message, output) {
+				n.t.Errorf("%s is published with output of a command: %v", c.Name, c.State.Waiting)
+			}
 			switch {
 			case c.State.Running != nil:
 				stage = 1

@@ -547,6 +547,26 @@ func TestCopiedFile(t *testing.T) {
 	check("web.yaml", "")
 }
 
+// A pod that the node cannot run fails with the kubelet's reason. If it is a new version of a
+// running pod, the running pod stays.
+func TestNodeCannotRun(t *testing.T) {
+	s, write, _ := source(t)
+	large := strings.Replace(named("a"), "image: i", "image: i, resources: {requests: {memory: 1Ei}}", 1)
+	for _, running := range []int{0, 1} {
+		write("a.yaml", large)
+		pods, _, err := s.Read()
+		refused := s.Refused()
+		if err != nil || len(pods) != running || len(refused) != 1 || refused[0].Status.Phase != v1.PodFailed ||
+			refused[0].Status.Reason != "OutOfmemory" || !strings.HasPrefix(refused[0].Status.Message, "Pod was rejected: ") {
+			t.Fatalf("%v, %v, refused %v", pods, err, refused)
+		}
+		write("a.yaml", named("a"))
+		if pods, _, _ := s.Read(); len(pods) != 1 || len(s.Refused()) != 0 {
+			t.Errorf("mended: %v", pods)
+		}
+	}
+}
+
 // Fields that have no meaning on a single node are logged once for each version of the manifest.
 func TestReadIgnored(t *testing.T) {
 	s, write, logged := source(t)

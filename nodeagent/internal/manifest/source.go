@@ -17,6 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 )
 
 const (
@@ -160,6 +162,13 @@ func (s *Source) take(name string, f *file, content []byte, err error) (changed 
 	if err != nil {
 		s.logger.Error(err, "A manifest is refused", "file", name, "lastGoodStays", f.pod != nil)
 		f.refused = refusal(name, pod, err.Error())
+		return true
+	}
+	if reason, message := runtime.Admit(pod); reason != "" {
+		s.logger.Error(nil, "A pod is refused: this node cannot run it", "file", name, "pod", klog.KObj(pod),
+			"reason", reason, "message", message, "lastGoodStays", f.pod != nil)
+		f.refused = refusal(name, pod, message)
+		f.refused.Status.Reason, f.refused.Status.Message = reason, message // as in the kubelet
 		return true
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, fileAnnotation, name)

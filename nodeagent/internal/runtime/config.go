@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
@@ -221,6 +224,57 @@ func nodeMemory() int64 {
 	var info syscall.Sysinfo_t
 	_ = syscall.Sysinfo(&info)                           // fails only for a bad address
 	return max(int64(info.Totalram)*int64(info.Unit), 1) //nolint:gosec // it is less than 8 EiB
+}
+
+// node is what a node offers.
+type node struct {
+	milliCPU, memory int64 // in thousandths of a CPU, and in bytes
+	appArmor         bool  // true if the kernel enforces AppArmor profiles
+}
+
+// Admit returns the kubelet's reason and message if this node cannot run a pod: if the pod requests
+// more than the node has, or AppArmor on a node without it. Otherwise, the reason is empty. Admit
+// does not count the requests of other pods.
+func Admit(pod *v1.Pod) (reason, message string) {
+	cpus, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*") // the pattern is valid
+	enabled, _ := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return node{
+		milliCPU: int64(max(len(cpus), runtime.NumCPU())) * 1000, memory: nodeMemory(), // NumCPU may be a part of them
+		appArmor: strings.HasPrefix(string(enabled), "Y"),
+	}.admit(pod)
+}
+
+func (n node) admit(pod *v1.Pod) (reason, message string) {
+	const rejected = "Pod was rejected: "
+	if wantsAppArmor(pod) && !n.appArmor {
+		return "AppArmor", rejected + "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+	}
+	cpu := request(pod, func(c *v1.Container) int64 { return c.Resources.Requests.Cpu().MilliValue() })
+	memory := request(pod, func(c *v1.Container) int64 { return c.Resources.Requests.Memory().Value() })
+	const format = rejected + "Node didn't have enough resource: %s, requested: %d, used: 0, capacity: %d"
+	switch {
+	case cpu > n.milliCPU:
+		return "OutOfcpu", fmt.Sprintf(format, v1.ResourceCPU, cpu, n.milliCPU)
+	case memory > n.memory:
+		return "OutOfmemory", fmt.Sprintf(format, v1.ResourceMemory, memory, n.memory)
+	default:
+		return "", ""
+	}
+}
+
+// request returns what a pod's containers that run at the same time request at most. of returns the
+// request of one container.
+func request(pod *v1.Pod, of func(*v1.Container) int64) int64 {
+	var lasting, most int64 // the requests of the containers that keep running, and the most at any time
+	for i, c := range plan.Containers(pod) {
+		if i < len(pod.Spec.InitContainers) && !plan.IsSidecar(c) {
+			most = max(most, lasting+of(c))
+			continue
+		}
+		lasting += of(c)
+		most = max(most, lasting)
+	}
+	return most
 }
 
 // ContainerHash returns the hash of a container's specification and its volumes. If the hash

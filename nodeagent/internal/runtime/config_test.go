@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -163,7 +164,8 @@ func TestHosts(t *testing.T) {
 
 // Mount propagation follows the manifest; by default, mounts are private.
 func TestMountPropagation(t *testing.T) {
-	p := pod(v1.Container{}, v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
+	p := pod(v1.Container{}, v1.Volume{Name: "v",
+		VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/mnt"}}})
 	for mode, want := range map[v1.MountPropagationMode]runtimeapi.MountPropagation{
 		"": runtimeapi.MountPropagation_PROPAGATION_PRIVATE, "None": runtimeapi.MountPropagation_PROPAGATION_PRIVATE,
 		"HostToContainer": runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
@@ -206,16 +208,124 @@ func TestVolumeInMemory(t *testing.T) {
 		if n := strings.Count(string(mounts), " "+path+" tmpfs "); n != 1 || err != nil {
 			t.Errorf("mounted %d times, %v", n, err)
 		}
-		infos, err := os.ReadFile("/proc/self/mountinfo")
-		if err != nil || !regexp.MustCompile(" "+path+" .*shared:").Match(infos) {
-			t.Errorf("containers cannot share its mounts: %v", err)
-		}
 	}
 	if err := c.Collect(func(types.UID) bool { return false }); err != nil {
 		t.Error(err)
 	}
 	if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), dir) {
 		t.Errorf("it is left: %v", err)
+	}
+}
+
+// If a container uses mount propagation, the volume is a shared mount with the same content, also
+// on a host with private mounts. Other volumes on the disk are no mounts. Collect removes the volume
+// when its pod is gone, and nothing that is mounted inside.
+func TestMountPropagationOfEmptyDir(t *testing.T) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintf(os.Stderr, "SKIPPED: %s: it needs root to mount\n", t.Name())
+		t.Skip("it needs root to mount")
+	}
+	dir, kept := t.TempDir(), t.TempDir()
+	c := New(nil, dir, "")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		goruntime.LockOSThread() // the thread, which has its own mounts from now on, ends with the goroutine
+		if err := errors.Join(syscall.Unshare(syscall.CLONE_NEWNS),
+			syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, "")); err != nil {
+			t.Error(err)
+			return
+		}
+		p, wanted := pod(v1.Container{}), map[string]int{"none": 0, "own": 0, "slave": 1, "shared": 1, "memory": 1}
+		for name, mode := range map[string]*v1.MountPropagationMode{"none": nil, "own": ptr.To(v1.MountPropagationNone),
+			"slave": ptr.To(v1.MountPropagationHostToContainer), "shared": ptr.To(v1.MountPropagationBidirectional),
+			"memory": ptr.To(v1.MountPropagationHostToContainer)} {
+			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: name, MountPropagation: mode}}
+			vol := &v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}
+			if name == "memory" {
+				vol.EmptyDir.Medium = v1.StorageMediumMemory
+			}
+			for range 2 {
+				path, err := c.volume(p, vol)
+				infos, unreadable := os.ReadFile("/proc/thread-self/mountinfo")
+				if n := len(regexp.MustCompile(" "+path+" .*shared:").FindAll(infos, -1)); n != wanted[name] ||
+					errors.Join(err, unreadable, os.WriteFile(filepath.Join(path, "x"), nil, 0o600)) != nil {
+					t.Errorf("%s is %d shared mounts, %v", name, n, err)
+				}
+			}
+		}
+		inside := filepath.Join(dir, "pods", string(p.UID), "volumes", "shared", "inside")
+		if err := errors.Join(os.Mkdir(inside, 0o700), os.WriteFile(filepath.Join(kept, "x"), nil, 0o600),
+			syscall.Mount(kept, inside, "", syscall.MS_BIND, ""),
+			c.Collect(func(types.UID) bool { return false })); err != nil {
+			t.Error(err)
+		}
+		if infos, err := os.ReadFile("/proc/thread-self/mountinfo"); err != nil || strings.Contains(string(infos), dir) {
+			t.Errorf("a mount is left: %v", err)
+		}
+	}()
+	<-done
+	left, err := os.ReadDir(filepath.Join(dir, "pods"))
+	if _, gone := os.Stat(filepath.Join(kept, "x")); len(left) > 0 || err != nil || gone != nil {
+		t.Errorf("left: %v, %v; kept: %v", left, err, gone)
+	}
+}
+
+// Admit refuses what the node cannot run, with the kubelet's reasons and messages. Init containers
+// run one after the other, beside the sidecars before them.
+func TestAdmit(t *testing.T) {
+	profile := func(kind v1.AppArmorProfileType) *v1.AppArmorProfile { return &v1.AppArmorProfile{Type: kind} }
+	asks := func(cpu, memory string) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Requests: v1.ResourceList{
+			v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}}
+	}
+	for _, c := range []struct {
+		name            string
+		init, regular   []v1.Container
+		appArmor        v1.AppArmorProfileType
+		reason, message string
+	}{
+		{name: "nothing", regular: []v1.Container{{}}},
+		{name: "all", regular: []v1.Container{{Resources: asks("1", "1Gi")}, {Resources: asks("1", "0")}}},
+		{name: "cpu", regular: []v1.Container{{Resources: asks("1", "1Gi")}, {Resources: asks("1001m", "0")}}, reason: "OutOfcpu",
+			message: "Pod was rejected: Node didn't have enough resource: cpu, requested: 2001, used: 0, capacity: 2000"},
+		{name: "memory", regular: []v1.Container{{Resources: asks("1", "2Gi")}}, reason: "OutOfmemory",
+			message: "Pod was rejected: Node didn't have enough resource: memory, requested: 2147483648, used: 0, " +
+				"capacity: 1073741824"},
+		{name: "one after the other", init: []v1.Container{{Resources: asks("2", "1Gi")}, {Resources: asks("2", "1Gi")}},
+			regular: []v1.Container{{Resources: asks("2", "1Gi")}}},
+		{name: "init", init: []v1.Container{{Resources: asks("3", "0")}}, regular: []v1.Container{{}}, reason: "OutOfcpu"},
+		{name: "sidecar", init: []v1.Container{{Resources: asks("1", "0"), RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
+			regular: []v1.Container{{Resources: asks("2", "0")}}, reason: "OutOfcpu"},
+		{name: "init after a sidecar", init: []v1.Container{
+			{Resources: asks("1", "0"), RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)},
+			{Resources: asks("2", "0")}}, regular: []v1.Container{{}}, reason: "OutOfcpu"},
+		{name: "unconfined", regular: []v1.Container{{}}, appArmor: v1.AppArmorProfileTypeUnconfined},
+		{name: "profile", regular: []v1.Container{{}}, appArmor: v1.AppArmorProfileTypeRuntimeDefault, reason: "AppArmor",
+			message: "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+	} {
+		p := pod(v1.Container{})
+		p.Spec.InitContainers, p.Spec.Containers = c.init, c.regular
+		if c.appArmor != "" {
+			p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{AppArmorProfile: profile(c.appArmor)}
+		}
+		reason, message := node{milliCPU: 2000, memory: 1 << 30}.admit(p)
+		if reason != c.reason || c.message != "" && message != c.message {
+			t.Errorf("%s: %s, %s", c.name, reason, message)
+		}
+		p.Spec.SecurityContext.AppArmorProfile = profile(v1.AppArmorProfileTypeRuntimeDefault)
+		if reason, _ := (node{milliCPU: 2000, memory: 1 << 30}).admit(p); reason != "AppArmor" {
+			t.Errorf("%s of a pod with AppArmor: %q", c.name, reason)
+		}
+		if reason, _ := (node{milliCPU: 9000, memory: 1 << 40, appArmor: true}).admit(p); reason != "" {
+			t.Errorf("%s on a large node: %s", c.name, reason)
+		}
+	}
+	if reason, message := Admit(pod(v1.Container{Resources: asks("1m", "1Mi")})); reason != "" {
+		t.Error(reason, message)
+	}
+	if reason, _ := Admit(pod(v1.Container{Resources: asks("1m", "1Ei")})); reason != "OutOfmemory" {
+		t.Error(reason)
 	}
 }
 

@@ -63,6 +63,9 @@ func (c *Client) volume(pod *v1.Pod, vol *v1.Volume) (path string, err error) {
 		if vol.EmptyDir.Medium == v1.StorageMediumMemory {
 			err = inMemory(path)
 		}
+		if propagates(pod, vol) {
+			err = errors.Join(err, makeShared(path))
+		}
 		if group := pod.Spec.SecurityContext.FSGroup; group != nil {
 			mode |= fs.ModeSetgid
 			err = errors.Join(err, os.Chown(path, -1, int(*group)))
@@ -97,11 +100,27 @@ func inMemory(dir string) error {
 		own.Dev != parent.Dev {
 		return err
 	}
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory()))
-	// If the mount is shared, containers see the mounts that are made in it later, even if the
-	// host's mounts are private.
-	if err == nil {
-		err = syscall.Mount("", dir, "", syscall.MS_SHARED, "")
+	return os.NewSyscallError("mount",
+		syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", nodeMemory())))
+}
+
+// propagates reports whether mounts in a volume propagate between containers or to the host.
+func propagates(pod *v1.Pod, vol *v1.Volume) bool {
+	return slices.ContainsFunc(plan.Containers(pod), func(c *v1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
+			return m.Name == vol.Name && propagations[ptr.Deref(m.MountPropagation, "")] != 0
+		})
+	})
+}
+
+// makeShared makes a directory a shared mount. Runtimes refuse mount propagation in a private
+// mount, such as the root of many hosts. Collect unmounts the directory.
+func makeShared(dir string) error {
+	err := syscall.Mount("", dir, "", syscall.MS_SHARED, "")
+	if errors.Is(err, syscall.EINVAL) { // the directory is no mount yet
+		if err = syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err == nil {
+			err = syscall.Mount("", dir, "", syscall.MS_SHARED, "")
+		}
 	}
 	return os.NewSyscallError("mount", err)
 }
@@ -149,7 +168,7 @@ func (c *Client) Collect(exists func(types.UID) bool) (err error) {
 			if uid := e.Name()[strings.LastIndex(e.Name(), "_")+1:]; !exists(types.UID(uid)) {
 				volumes, _ := filepath.Glob(filepath.Join(dir, e.Name(), "volumes", "*")) // the pattern is valid
 				for _, volume := range volumes {
-					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // fails for most volumes: they are not mounts
+					_ = syscall.Unmount(volume, syscall.MNT_DETACH) // fails for most volumes: they are no mounts
 				}
 				err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}

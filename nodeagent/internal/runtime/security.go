@@ -106,6 +106,15 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
+// wantsAppArmor reports whether a pod or one of its containers has an AppArmor profile.
+func wantsAppArmor(pod *v1.Pod) bool {
+	wants := func(p *v1.AppArmorProfile) bool { return p != nil && p.Type != v1.AppArmorProfileTypeUnconfined }
+	return wants(pod.Spec.SecurityContext.AppArmorProfile) ||
+		slices.ContainsFunc(plan.Containers(pod), func(c *v1.Container) bool {
+			return c.SecurityContext != nil && wants(c.SecurityContext.AppArmorProfile)
+		})
+}
+
 // profile converts the type of a seccomp or AppArmor profile. Validation refuses custom profiles.
 func profile[T ~string](kind T) *runtimeapi.SecurityProfile {
 	if string(kind) == string(v1.SeccompProfileTypeRuntimeDefault) {
