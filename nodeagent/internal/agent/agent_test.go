@@ -535,7 +535,7 @@ func TestStartOfTheOldSpecification(t *testing.T) {
 		n.run(time.Second, pod("x"))
 		n.stop()
 		n.start()
-		n.run(5*time.Second, pod("x, y"))
+		n.run(5*time.Second, pod("x, z"))
 		close(n.cut)
 		n.wait(time.Second)
 		n.want("a", "Running Ready; web 0 running")

@@ -189,9 +189,9 @@ func TestChangedSpec(t *testing.T) {
 		// comes only with the next full list.
 		n.run(2*time.Second, n.pod("a", spec("sleep2", "x")))
 		n.want("a", "Running Ready; a 0 running; b 1 running after Completed(0)")
-		n.run(2*time.Second, n.pod("a", spec("sleep2", "y")))
+		n.run(2*time.Second, n.pod("a", spec("sleep2", "z")))
 		n.want("a", "Running Ready; a 1 running after Completed(0); b 2 running after Completed(0)")
-		pod := n.pod("a", spec("sleep2", "y"))
+		pod := n.pod("a", spec("sleep2", "z"))
 		pod.Labels = map[string]string{"new": "label"}
 		n.run(time.Second, pod)
 		n.want("a", "Running Ready; a 1 running after Completed(0); b 2 running after Completed(0)")
