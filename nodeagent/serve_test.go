@@ -163,7 +163,8 @@ func TestHostileClients(t *testing.T) {
 func TestLongHeader(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
 	defer ended()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addressOf(t, stderr)+"/pods", http.NoBody)
+	url := "http://" + addressOf(t, stderr) + "/pods"
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,12 +189,14 @@ var supported = map[string]string{
 const (
 	container = "name image imagePullPolicy command args workingDir env ports resources securityContext " +
 		"volumeMounts lifecycle livenessProbe readinessProbe startupProbe stdin stdinOnce tty"
-	probe = "exec httpGet tcpSocket grpc initialDelaySeconds periodSeconds timeoutSeconds successThreshold failureThreshold"
+	probe = "exec httpGet tcpSocket grpc initialDelaySeconds periodSeconds timeoutSeconds successThreshold " +
+		"failureThreshold"
 )
 
 // ignored lists the fields of an object that have no meaning on a single node, and protect no pod.
 var ignored = map[string]string{
-	"metadata": "creationTimestamp finalizers generateName generation managedFields ownerReferences resourceVersion selfLink",
+	"metadata": "creationTimestamp finalizers generateName generation managedFields ownerReferences " +
+		"resourceVersion selfLink",
 	"spec": "affinity enableServiceLinks nodeSelector preemptionPolicy priority schedulerName tolerations " +
 		"topologySpreadConstraints",
 	"spec.securityContext": "fsGroupChangePolicy",

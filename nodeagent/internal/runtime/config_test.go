@@ -274,6 +274,7 @@ func TestMountPropagationOfEmptyDir(t *testing.T) {
 // Admit refuses what the node cannot run, with the kubelet's reasons and messages. Init containers
 // run one after the other, beside the sidecars before them.
 func TestAdmit(t *testing.T) {
+	always := ptr.To(v1.ContainerRestartPolicyAlways)
 	profile := func(kind v1.AppArmorProfileType) *v1.AppArmorProfile { return &v1.AppArmorProfile{Type: kind} }
 	asks := func(cpu, memory string) v1.ResourceRequirements {
 		return v1.ResourceRequirements{Requests: v1.ResourceList{
@@ -287,7 +288,8 @@ func TestAdmit(t *testing.T) {
 	}{
 		{name: "nothing", regular: []v1.Container{{}}},
 		{name: "all", regular: []v1.Container{{Resources: asks("1", "1Gi")}, {Resources: asks("1", "0")}}},
-		{name: "cpu", regular: []v1.Container{{Resources: asks("1", "1Gi")}, {Resources: asks("1001m", "0")}}, reason: "OutOfcpu",
+		{name: "cpu", regular: []v1.Container{{Resources: asks("1", "0")}, {Resources: asks("1001m", "0")}},
+			reason:  "OutOfcpu",
 			message: "Pod was rejected: Node didn't have enough resource: cpu, requested: 2001, used: 0, capacity: 2000"},
 		{name: "memory", regular: []v1.Container{{Resources: asks("1", "2Gi")}}, reason: "OutOfmemory",
 			message: "Pod was rejected: Node didn't have enough resource: memory, requested: 2147483648, used: 0, " +
@@ -295,11 +297,11 @@ func TestAdmit(t *testing.T) {
 		{name: "one after the other", init: []v1.Container{{Resources: asks("2", "1Gi")}, {Resources: asks("2", "1Gi")}},
 			regular: []v1.Container{{Resources: asks("2", "1Gi")}}},
 		{name: "init", init: []v1.Container{{Resources: asks("3", "0")}}, regular: []v1.Container{{}}, reason: "OutOfcpu"},
-		{name: "sidecar", init: []v1.Container{{Resources: asks("1", "0"), RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
+		{name: "sidecar", init: []v1.Container{{Resources: asks("1", "0"), RestartPolicy: always}},
 			regular: []v1.Container{{Resources: asks("2", "0")}}, reason: "OutOfcpu"},
 		{name: "init after a sidecar", init: []v1.Container{
-			{Resources: asks("1", "0"), RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)},
-			{Resources: asks("2", "0")}}, regular: []v1.Container{{}}, reason: "OutOfcpu"},
+			{Resources: asks("1", "0"), RestartPolicy: always}, {Resources: asks("2", "0")}},
+			regular: []v1.Container{{}}, reason: "OutOfcpu"},
 		{name: "unconfined", regular: []v1.Container{{}}, appArmor: v1.AppArmorProfileTypeUnconfined},
 		{name: "profile", regular: []v1.Container{{}}, appArmor: v1.AppArmorProfileTypeRuntimeDefault, reason: "AppArmor",
 			message: "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host"},
