@@ -149,7 +149,7 @@ disabled_plugins = [
   restrict_oom_score_adj = true
   cdi_spec_dirs = []
 [plugins.'{{.CRI}}'.cni]
-  {{if .V1}}bin_dir = '{{.Dir}}/cni'{{else}}bin_dirs = ['{{.Dir}}/cni']{{end}}
+  {{if .OneBinDir}}bin_dir = '{{.Dir}}/cni'{{else}}bin_dirs = ['{{.Dir}}/cni']{{end}}
   conf_dir = '{{.Dir}}/cni'
 [plugins.'{{.CRI}}'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
@@ -174,9 +174,10 @@ func (c containerd) configure(dir, _ string) error {
 	}
 	values := struct {
 		Dir, Socket, Pause, CRI, Runc string
-		V1, SocketDir, Systemd        bool
-	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version >= "2.3",
-		systemdDriver}
+		V1, OneBinDir                 bool
+		SocketDir, Systemd            bool
+	}{dir, c.socket(dir), PauseImage, "io.containerd.cri.v1.runtime", runcPath(dir), c.version < "2", c.version < "2.1",
+		c.version >= "2.3", systemdDriver}
 	if values.V1 {
 		values.CRI = "io.containerd.grpc.v1.cri"
 	}
