@@ -73,7 +73,8 @@ func (e End) String() string {
 // If report returns nil, the end is acknowledged, and is not reported again. This includes ends from
 // before Follow, if the runtime still has the container: see FinishedAt. It also includes containers
 // that an earlier Follow on the same folder knew, and that are gone. Code, reason and message are
-// those of the event [pleg.ContainerEnded].
+// those of the event [pleg.ContainerEnded]. If only lists have shown the exit by then, the report
+// waits for an inspection.
 //
 // # Errors and kills
 //
