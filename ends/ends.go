@@ -73,7 +73,8 @@ func (e End) String() string {
 // If report returns nil, the end is acknowledged, and is not reported again. This includes ends from
 // before Follow, if the runtime still has the container: see FinishedAt. It also includes containers
 // that an earlier Follow on the same folder knew, and that are gone. Code, reason and message are
-// those of the event [pleg.ContainerEnded].
+// those of the event [pleg.ContainerEnded]. If only lists have shown the exit by then, the report
+// waits for an inspection.
 //
 // # Errors and kills
 //
@@ -141,7 +142,7 @@ type container struct {
 	Ended bool `json:"ended,omitempty"`
 
 	seen      bool // true once this follower has an event of the container
-	endedHere bool // true once this follower has seen the present life end
+	endedHere bool // true once this follower has the ContainerEnded of the present life
 }
 
 // openEnd is an end that is not acknowledged.
@@ -162,15 +163,16 @@ func (f *follower) handler() pleg.Handler {
 		}
 	}
 	observe := locked(func(e *pleg.PodLifecycleEvent) { f.observeLocked(e) })
+	ended := locked(f.endedLocked)
 	return pleg.Handler{
 		OnContainerCreated: observe,
 		OnContainerDied:    observe, // the end counts if this program is killed before it is settled
 		OnContainerStarted: locked(f.startedLocked),
-		OnContainerEnded:   locked(f.endedLocked),
+		OnContainerEnded:   ended,
 		OnContainerRemoved: locked(func(e *pleg.PodLifecycleEvent) { f.goneLocked(f.containers[e.Container.ID.ID]) }),
 		OnPodSync: func(e *pleg.PodLifecycleEvent) {
 			if e.Container != nil { // it corrects an end
-				observe(e)
+				ended(e)
 			}
 		},
 		OnSynced: func() {
@@ -209,17 +211,22 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 // the same StartedAt: the end came from a list that was wrong.
 func (f *follower) startedLocked(e *pleg.PodLifecycleEvent) {
 	if c := f.containers[e.Container.ID.ID]; c != nil && c.endedHere {
+		f.endLocked(c, true)
 		delete(f.containers, c.ContainerID)
 	}
 	f.observeLocked(e)
 }
 
+// endedLocked handles a ContainerEnded, and a PodSync of a container. If only lists have shown the
+// exit, because no inspection has returned for long, a PodSync with the end follows the
+// ContainerEnded.
 func (f *follower) endedLocked(e *pleg.PodLifecycleEvent) {
 	c := f.observeLocked(e)
-	c.endedHere = true
-	exited := e.Container.State == pleg.ContainerStateExited ||
-		e.Status != nil && e.Status.State == pleg.ContainerStateExited
-	f.endLocked(c, !exited)
+	c.endedHere = c.endedHere || e.Type == pleg.ContainerEnded
+	shown := c.Known || e.Status != nil && e.Status.State == pleg.ContainerStateExited
+	if c.endedHere && (shown || e.Container.State != pleg.ContainerStateExited) {
+		f.endLocked(c, !shown)
+	}
 }
 
 // endLocked opens the end of a container, unless it is open or acknowledged already. gone is true if

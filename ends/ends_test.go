@@ -212,6 +212,27 @@ func TestSlowInspection(t *testing.T) {
 	})
 }
 
+// If no inspection has shown for long how a container ended, the end is reported when one does, or
+// when the container is gone.
+func TestEndWithoutInspection(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Exited("search")))
+		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
+		heal := w.runtime.Block(plegtest.GetPodStatus, "cart-0")
+		defer w.runtime.Block(plegtest.GetPodStatus, "search-0")()
+		stop := w.agent()
+		defer stop()
+		w.wait(10 * time.Minute)
+		w.want()
+		heal()
+		w.wait(time.Minute)
+		w.want("cart-0 cart (cart) exit 1 Error")
+		w.runtime.RemovePod("search-0")
+		w.wait(time.Minute)
+		w.want("search-0 search (search) gone")
+	})
+}
+
 // If the agent is killed while the function runs, or before its acknowledgement is written, the next
 // agent calls the function again. The ends before are acknowledged.
 func TestKilledInTheCall(t *testing.T) {
