@@ -35,6 +35,8 @@ import (
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/nodeagent/internal/agent"
 	"github.com/kubepleg/pleg/nodeagent/internal/demo"
+	"github.com/kubepleg/pleg/nodeagent/internal/images"
+	"github.com/kubepleg/pleg/nodeagent/internal/logs"
 	"github.com/kubepleg/pleg/nodeagent/internal/manifest"
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/nodeagent/internal/status"
@@ -121,7 +123,10 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // the simulated runtime writes no logs and uses no disk
-		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
+		rotation := logs.Manager{Limits: f.logs, Pods: a.Pods, Dir: client.LogDir, Reopen: client.ReopenContainerLog,
+			Logger: logger}
+		joined.Go(func() { rotation.Run(ctx) })
+		joined.Go(func() { images.NewGarbageCollector(conn, f.images, logger).Run(ctx) })
 	}
 	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
 	source.Run(ctx, a.SetPods) // returns when ctx ends

@@ -151,6 +151,13 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 		&runtimeapi.RemoveContainerRequest{ContainerId: id})
 }
 
+// ReopenContainerLog makes a container continue in a new log file, after its log was renamed.
+func (c *Client) ReopenContainerLog(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "reopening the log of container "+id, c.cri.ReopenContainerLog,
+		&runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+	return err
+}
+
 // ErrExecTimeout means that a command ran longer than its timeout.
 var ErrExecTimeout = errors.New("the command has timed out")
 
