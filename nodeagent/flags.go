@@ -45,7 +45,7 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.IntVar(&f.images.HighPercent, "image-gc-high-threshold-percent", 85, "when unused images go: how full the disk is")
 	set.IntVar(&f.images.LowPercent, "image-gc-low-threshold-percent", 80, "until when: how full it may stay")
 	set.DurationVar(&f.images.MinAge, "image-minimum-gc-age", 2*time.Minute, "how long an unused image stays")
-	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
+	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 also for ends of containers, 4 for events")
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
