@@ -235,24 +235,6 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// If several files for one pod are refused, the pod's status contains all reasons.
-func TestSeveralRefusedFiles(t *testing.T) {
-	pod := func(phase v1.PodPhase, reason, message string) v1.Pod {
-		pod := v1.Pod{Status: v1.PodStatus{Phase: phase, Reason: reason, Message: message}}
-		pod.Name = "a"
-		return pod
-	}
-	p := pages{
-		running: func() *v1.PodList { return &v1.PodList{Items: []v1.Pod{pod(v1.PodRunning, "", "")}} },
-		refused: func() []v1.Pod {
-			return []v1.Pod{pod(v1.PodFailed, "ManifestRefused", "x"), pod(v1.PodFailed, "ManifestRefused", "y")}
-		},
-	}
-	if got := p.list().Items; len(got) != 1 || got[0].Status.Phase != v1.PodRunning || got[0].Status.Message != "x; y" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // At level 1, the log has the agent's actions, at level 2 the ends of containers, and at level 4 each
 // event.
 func TestVerbosity(t *testing.T) {
