@@ -182,7 +182,7 @@ func TestLongHeader(t *testing.T) {
 	}
 }
 
-// If clients open many idle connections, the agent keeps at most page.MaxConnections of them open. The
+// If clients open many idle connections, the agent keeps at most MaxConnections of them open. The
 // agent can still end.
 func TestConnectionsAreBounded(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
