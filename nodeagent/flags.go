@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubepleg/pleg/cri"
-	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
+	"github.com/kubepleg/pleg/nodeagent/internal/images"
+	"github.com/kubepleg/pleg/nodeagent/internal/logs"
 )
 
 type flags struct {
@@ -20,7 +21,8 @@ type flags struct {
 	nodeName, cgroupParent, exitEvents    string
 	nodeIP                                netip.Addr
 	verbosity                             int
-	limits                                runtime.Limits
+	logs                                  logs.Limits
+	images                                images.Limits
 }
 
 func parseFlags(args []string, stderr io.Writer) (flags, error) {
@@ -37,23 +39,24 @@ func parseFlags(args []string, stderr io.Writer) (flags, error) {
 	set.TextVar(&f.nodeIP, "node-ip", netip.MustParseAddr("127.0.0.1"), "address of pods on the host's network")
 	set.StringVar(&f.cgroupParent, "cgroup-parent", "", "cgroup of the pods; the runtime's default if empty")
 	// The following flags use the names and defaults of the kubelet's configuration.
-	f.limits.LogSize.Quantity = resource.MustParse("10Mi")
-	set.Var(&f.limits.LogSize, "container-log-max-size", "size at which a log is rotated")
-	set.IntVar(&f.limits.LogFiles, "container-log-max-files", 5, "files that a container's log may have")
-	set.IntVar(&f.limits.ImagesHigh, "image-gc-high-threshold-percent", 85, "when unused images go: how full the disk is")
-	set.IntVar(&f.limits.ImagesLow, "image-gc-low-threshold-percent", 80, "until when: how full it may stay")
-	set.DurationVar(&f.limits.ImageAge, "image-minimum-gc-age", 2*time.Minute, "how long an unused image stays")
-	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 for events")
+	f.logs.MaxSize.Quantity = resource.MustParse("10Mi")
+	set.Var(&f.logs.MaxSize, "container-log-max-size", "size at which a log is rotated")
+	set.IntVar(&f.logs.MaxFiles, "container-log-max-files", 5, "files that a container's log may have")
+	set.IntVar(&f.images.HighPercent, "image-gc-high-threshold-percent", 85, "when unused images go: how full the disk is")
+	set.IntVar(&f.images.LowPercent, "image-gc-low-threshold-percent", 80, "until when: how full it may stay")
+	set.DurationVar(&f.images.MinAge, "image-minimum-gc-age", 2*time.Minute, "how long an unused image stays")
+	set.IntVar(&f.verbosity, "v", 0, "verbosity of the log: 1 for actions, 2 also for ends of containers, 4 for events")
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
 	var err error
-	switch l := f.limits; {
+	switch {
 	case set.NArg() > 0:
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
 	case f.endpoint != "" && f.manifests == "":
 		err = errors.New("--manifests is needed with --runtime-endpoint")
-	case l.LogSize.Sign() <= 0 || l.LogFiles < 2 || l.ImagesLow < 0 || l.ImagesLow >= l.ImagesHigh:
+	case f.logs.MaxSize.Sign() <= 0 || f.logs.MaxFiles < 2 || f.images.LowPercent < 0 ||
+		f.images.LowPercent >= f.images.HighPercent:
 		err = errors.New("a limit of logs or images is out of range")
 	default:
 		return f, nil

@@ -35,12 +35,15 @@ import (
 	"github.com/kubepleg/pleg/cri"
 	"github.com/kubepleg/pleg/nodeagent/internal/agent"
 	"github.com/kubepleg/pleg/nodeagent/internal/demo"
+	"github.com/kubepleg/pleg/nodeagent/internal/images"
+	"github.com/kubepleg/pleg/nodeagent/internal/logs"
 	"github.com/kubepleg/pleg/nodeagent/internal/manifest"
+	"github.com/kubepleg/pleg/nodeagent/internal/page"
 	"github.com/kubepleg/pleg/nodeagent/internal/runtime"
 	"github.com/kubepleg/pleg/nodeagent/internal/status"
 )
 
-//go:embed manifests page.html
+//go:embed manifests
 var shipped embed.FS
 
 func main() {
@@ -62,7 +65,7 @@ func main() {
 // run runs the agent until ctx ends.
 func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	logger := funcr.New(func(_, text string) {
-		fmt.Fprintf(stderr, "%s  %s\n", time.Now().Format(timeLayout), text)
+		fmt.Fprintf(stderr, "%s  %s\n", time.Now().Format(page.TimeLayout), text)
 	}, funcr.Options{Verbosity: f.verbosity})
 	inProcess := f.endpoint == ""
 	if inProcess {
@@ -111,19 +114,22 @@ func run(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	client := runtime.New(conn, stateDir, f.cgroupParent)
 	a := agent.New(agent.Config{
 		Reader: reader, Runtime: client, NodeName: f.nodeName, NodeIP: f.nodeIP.String(), Sink: sink, Adopted: adopted,
-		OnStatus: printer(stdout), Registry: registry, Logger: logger, Clock: clock.RealClock{},
+		OnStatus: page.Printer(stdout), Registry: registry, Logger: logger, Clock: clock.RealClock{},
 	})
-	served := pages{running: a.Pods, refused: source.Refused}
-	registry.MustRegister(prometheus.CollectorFunc(served.restarts), collectors.NewGoCollector(),
+	served := page.Pods{Running: a.Pods, Refused: source.Refused}
+	registry.MustRegister(prometheus.CollectorFunc(served.Restarts), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	fmt.Fprintf(stderr, "Running the pods of %s on %s. Ctrl-C ends it.\n", f.manifests, socket)
 
 	var joined sync.WaitGroup
 	joined.Go(func() { a.Run(ctx) })
 	if !inProcess { // the simulated runtime writes no logs and uses no disk
-		joined.Go(func() { client.KeepLimits(ctx, f.limits, a.Pods, logger) })
+		rotation := logs.Manager{Limits: f.logs, Pods: a.Pods, Dir: client.LogDir, Reopen: client.ReopenContainerLog,
+			Logger: logger}
+		joined.Go(func() { rotation.Run(ctx) })
+		joined.Go(func() { images.NewGarbageCollector(conn, f.images, logger).Run(ctx) })
 	}
-	joined.Go(func() { serve(ctx, f.listen, served.handler(a.Handler()), stderr, logger) })
+	joined.Go(func() { page.Serve(ctx, f.listen, served.Handler(a.Handler()), stderr, logger) })
 	source.Run(ctx, a.SetPods) // returns when ctx ends
 	joined.Wait()
 	return nil

@@ -235,22 +235,16 @@ func TestBadInput(t *testing.T) {
 	ended()
 }
 
-// If several files for one pod are refused, the pod's status contains all reasons.
-func TestSeveralRefusedFiles(t *testing.T) {
-	pod := func(phase v1.PodPhase, reason, message string) v1.Pod {
-		pod := v1.Pod{Status: v1.PodStatus{Phase: phase, Reason: reason, Message: message}}
-		pod.Name = "a"
-		return pod
+// At level 1, the log has the agent's actions, at level 2 the ends of containers, and at level 4 each
+// event.
+func TestVerbosity(t *testing.T) {
+	_, stderr, ended := begin(t, parsed(t, "-v", "4"))
+	for _, line := range []string{
+		`"level"=1 "msg"="A container was started"`, `"level"=2 "msg"="Container finished"`, `"level"=4 "msg"="Transition"`,
+	} {
+		stderr.await(t, line, 10*time.Second)
 	}
-	p := pages{
-		running: func() *v1.PodList { return &v1.PodList{Items: []v1.Pod{pod(v1.PodRunning, "", "")}} },
-		refused: func() []v1.Pod {
-			return []v1.Pod{pod(v1.PodFailed, "ManifestRefused", "x"), pod(v1.PodFailed, "ManifestRefused", "y")}
-		},
-	}
-	if got := p.list().Items; len(got) != 1 || got[0].Status.Phase != v1.PodRunning || got[0].Status.Message != "x; y" {
-		t.Errorf("%+v", got)
-	}
+	ended()
 }
 
 // The embedded manifests are valid, and the simulated runtime contains a program for each of their
@@ -278,15 +272,27 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// README's section "The path of a pod" names every Go file except tests, and no other Go file.
+// README's sections "The path of a pod" and "The kubelet's parts" name every Go file except tests,
+// and no other Go file. The functions and types after a file's name are in that file.
 func TestWalk(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	walk := string(readme)
-	walk = walk[strings.Index(walk, "## The path of a pod"):strings.Index(walk, "## What it uses of the library")]
+	walk = walk[strings.Index(walk, "## The path of a pod"):strings.Index(walk, "## Unlike the kubelet")]
 	var named, exist []string
+	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`: (`\\w+`(?:, `\\w+`)*)").FindAllStringSubmatch(walk, -1) {
+		source, err := os.ReadFile("internal/" + m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\w+`).FindAllString(m[2], -1) {
+			if !regexp.MustCompile(`(?m)^(func (\(.*?\) )?|type )` + name + `\b`).Match(source) {
+				t.Errorf("%s does not define %s", m[1], name)
+			}
+		}
+	}
 	for _, m := range regexp.MustCompile("`([a-z/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
 		named = append(named, m[1])
 	}
@@ -342,7 +348,7 @@ func TestLock(t *testing.T) {
 		return parsed(t, "--state-dir", filepath.Join(dir, stateDir), "--runtime-endpoint", endpoint, "--manifests", dir)
 	}
 	_, stderr, ended := begin(t, agent("a", "unix://"+dir+"/cri.sock"))
-	stderr.await(t, "Pods are not synced", 10*time.Second)
+	stderr.await(t, "Skipping pod synchronization", 10*time.Second)
 	for _, second := range []flags{
 		agent("a", "unix://"+dir+"/other.sock"),
 		agent("b", "unix://"+dir+"/cri.sock"),
@@ -356,6 +362,6 @@ func TestLock(t *testing.T) {
 	}
 	ended()
 	_, stderr, ended = begin(t, agent("b", dir+"/cri.sock"))
-	stderr.await(t, "Pods are not synced", 10*time.Second)
+	stderr.await(t, "Skipping pod synchronization", 10*time.Second)
 	ended()
 }

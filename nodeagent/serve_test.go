@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubepleg/pleg/nodeagent/internal/page"
 )
 
 // addressOf waits until an agent has printed its address, and returns the address.
@@ -127,7 +129,7 @@ func TestHostileClients(t *testing.T) {
 	defer ended()
 	stdout.await(t, `shop/web +Running`, 10*time.Second) // the agent is healthy
 	address := addressOf(t, stderr)
-	for i := range 3 * maxConnections {
+	for i := range 3 * page.MaxConnections {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -180,7 +182,7 @@ func TestLongHeader(t *testing.T) {
 	}
 }
 
-// If clients open many idle connections, the agent keeps at most maxConnections of them open. The
+// If clients open many idle connections, the agent keeps at most MaxConnections of them open. The
 // agent can still end.
 func TestConnectionsAreBounded(t *testing.T) {
 	_, stderr, ended := begin(t, parsed(t))
@@ -193,7 +195,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return len(entries)
 	}
 	before := files()
-	const many, others = 4 * maxConnections, 20 // others allows for other files that the agent opens
+	const many, others = 4 * page.MaxConnections, 20 // others allows for other files that the agent opens
 	for range many {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
@@ -206,7 +208,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		most = max(most, files()-before-many)
 		time.Sleep(10 * time.Millisecond)
 	}
-	if most > maxConnections+others {
+	if most > page.MaxConnections+others {
 		t.Errorf("the agent holds %d connections", most)
 	}
 	ended()

@@ -293,7 +293,7 @@ func TestRuntimeNotReady(t *testing.T) {
 				c.Status, c.Reason, c.Message = false, "Broken", "the shim is gone"
 			}
 		}})
-		n.wait(3 * time.Second)
+		n.wait(6 * time.Second)
 		n.run(time.Minute, n.pod("a", always), n.pod("b", always))
 		n.want("b", "")
 		w := httptest.NewRecorder()
@@ -302,7 +302,7 @@ func TestRuntimeNotReady(t *testing.T) {
 			t.Errorf("%d: %s", w.Code, w.Body)
 		}
 		heal()
-		n.wait(10 * time.Second)
+		n.wait(11 * time.Second)
 		n.want("b", "Running Ready; web 0 running")
 	})
 }

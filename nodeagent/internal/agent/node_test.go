@@ -39,6 +39,7 @@ type node struct {
 	sink     *memory
 	dir      string
 	stop     func()
+	prepare  func(*Agent)  // if not nil, start calls it before the agent runs
 	lost     time.Duration // for how long after an exit the runtime does not report the exit code
 	cut      chan struct{} // until it is closed, the first start of a "slow" or "late" container blocks
 
@@ -151,6 +152,9 @@ func (n *node) start() {
 		Sink: n.sink, Adopted: adopted, Registry: n.registry, Logger: logger,
 		Clock: &strictClock{}, OnStatus: n.published,
 	})
+	if n.prepare != nil {
+		n.prepare(n.agent)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -313,7 +317,7 @@ func (n *node) wait(d time.Duration) {
 
 // status returns a pod's status, or a zero status if there is none.
 func (n *node) status(name string) v1.PodStatus {
-	for _, pod := range n.agent.status.list() {
+	for _, pod := range n.agent.statusManager.Pods() {
 		if pod.Name == name {
 			return pod.Status
 		}

@@ -24,8 +24,8 @@ func TestPodLives(t *testing.T) {
 			t.Errorf("address %q", ip)
 		}
 		n.run(5 * time.Second)
-		if s, c := n.server.Present(); s+c > 0 || len(n.agent.status.list()) > 0 {
-			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.status.list())
+		if s, c := n.server.Present(); s+c > 0 || len(n.agent.statusManager.Pods()) > 0 {
+			t.Errorf("%d sandboxes and %d containers are left, and %v", s, c, n.agent.statusManager.Pods())
 		}
 		if want := []string{"web started", "web exits 0"}; !slices.Equal(n.notes(), want) {
 			t.Errorf("%q, want %q", n.notes(), want)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -110,6 +111,43 @@ func TestProbeTimeout(t *testing.T) {
 		n.run(time.Minute, n.pod("b", probed("sleep", strictLiveness)))
 		n.want("b", "Running Ready; web 0 running")
 	})
+}
+
+// The metric prober_probe_total has the kubelet's labels. A probe that could not be made counts as
+// unknown. When the pod is gone, so is the metric.
+func TestProberProbeTotal(t *testing.T) {
+	for _, kind := range []string{"Liveness", "Readiness", "Startup"} {
+		inBubble(t, func(t *testing.T, n *node) {
+			pod := n.pod("a", probed("sleep", strings.ToLower(kind)+
+				"Probe: {exec: {command: [check]}, periodSeconds: 1, failureThreshold: 100}"))
+			want, made := "", 0
+			take := func(result string) {
+				n.wait(3 * time.Second)
+				calls := n.server.Calls("ExecSync")
+				want += fmt.Sprintf("prober_probe_total{container=\"web\",namespace=\"default\",pod=\"a\",pod_uid=%q,"+
+					"probe_type=%q,result=%q} %d\n", pod.UID, kind, result, calls-made)
+				made = calls
+			}
+			compare := func(want string) {
+				t.Helper()
+				if err := testutil.GatherAndCompare(n.registry, strings.NewReader(want), "prober_probe_total"); err != nil {
+					t.Error(err)
+				}
+			}
+			n.setExec("web", 1)
+			n.run(500*time.Millisecond, pod)
+			take("failed")
+			heal := n.server.Fail("ExecSync", "", errOnPurpose)
+			take("unknown")
+			heal()
+			n.setExec("web", 0)
+			take("successful")
+			compare("# HELP prober_probe_total How many probes a container had, by type and result.\n" +
+				"# TYPE prober_probe_total counter\n" + want)
+			n.run(10 * time.Second)
+			compare("")
+		})
+	}
 }
 
 // A probe of a closed port fails, and the agent restarts the container.

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -34,35 +33,6 @@ func TestEnd(t *testing.T) {
 		}
 		if got := strings.Join(steps, ", "); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
-}
-
-// leftovers keeps the newest dead instance of each container, and every instance that runs or is
-// about to run.
-func TestLeftovers(t *testing.T) {
-	numbered := func(s *pleg.PodStatus) *pleg.PodStatus {
-		for i, c := range s.ContainerStatuses {
-			c.ID.ID += fmt.Sprint(i)
-		}
-		return s
-	}
-	for _, c := range []struct {
-		seen *pleg.PodStatus
-		want string
-	}{
-		{seen("a running", "a 1", "a 2", "b 0", "a 3"), "a2 a4"},
-		{seen("a 1", "b 0"), ""},
-		{seen("a created", "a 1"), ""},
-		{seen("a running", "a created"), "a1"},
-	} {
-		containers, sandboxes := View{Seen: numbered(c.seen)}.leftovers()
-		var ids []string
-		for _, s := range containers {
-			ids = append(ids, s.ID.ID)
-		}
-		if got := strings.Join(ids, " "); got != c.want || len(sandboxes) > 0 {
-			t.Errorf("%q and %q, want %q", got, sandboxes, c.want)
 		}
 	}
 }

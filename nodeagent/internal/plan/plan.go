@@ -11,9 +11,9 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// Actions lists what to do with a pod, in the order of the fields. After the runtime has reported
+// PodActions lists what to do with a pod, in the order of the fields. After the runtime has reported
 // an end, the remaining steps are planned again.
-type Actions struct {
+type PodActions struct {
 	// Kill lists the containers to end, step by step. Containers of one step end at the same time.
 	// StopSandboxes lists the sandboxes to stop afterwards.
 	Kill          [][]Kill
@@ -24,9 +24,7 @@ type Actions struct {
 	Attempt       uint32
 	// Start lists the containers to start, in this order.
 	Start []*v1.Container
-	// Remove lists the dead containers to remove. RemoveSandboxes lists the dead sandboxes to
-	// remove.
-	Remove          []*pleg.Status
+	// RemoveSandboxes lists the dead sandboxes to remove.
 	RemoveSandboxes []string
 }
 
@@ -38,8 +36,8 @@ type Kill struct {
 	Probe *v1.Probe
 }
 
-// Make returns the actions for a pod.
-func Make(v View) Actions {
+// ComputePodActions returns the actions for a pod.
+func ComputePodActions(v View) PodActions {
 	changed, attempt := v.SandboxChanged()
 	start, over := v.starts()
 	if v.Over || changed || over {
@@ -54,16 +52,14 @@ func Make(v View) Actions {
 		}
 	}
 	if len(kill) > 0 {
-		return Actions{Kill: [][]Kill{kill}}
+		return PodActions{Kill: [][]Kill{kill}}
 	}
-	a := Actions{Start: start}
-	a.Remove, a.RemoveSandboxes = v.leftovers()
-	return a
+	return PodActions{Start: start, RemoveSandboxes: v.leftovers()}
 }
 
 // end returns the actions that end a pod. The actions first end all containers except sidecars,
 // then the sidecars in reverse order, and then the sandboxes.
-func (v View) end() (a Actions) {
+func (v View) end() (a PodActions) {
 	inits := v.Pod.Spec.InitContainers
 	steps := make([][]Kill, 1+len(inits))
 	for _, s := range v.Seen.ContainerStatuses {
@@ -75,7 +71,7 @@ func (v View) end() (a Actions) {
 	}
 	a.Kill = slices.DeleteFunc(steps, func(step []Kill) bool { return len(step) == 0 })
 	a.StopSandboxes = v.readySandboxes()
-	a.Remove, a.RemoveSandboxes = v.leftovers()
+	a.RemoveSandboxes = v.leftovers()
 	return a
 }
 
@@ -91,7 +87,7 @@ func (v View) wrong(s *pleg.Status) Kill {
 		return Kill{Status: s, Why: "its specification changed"}
 	}
 	for _, kind := range []ProbeKind{Liveness, Startup} {
-		if probe := Probe(c, kind); probe != nil && v.Probed(v.Pod.UID, c.Name, kind, s.ID.String()) == v1.ConditionFalse {
+		if probe := Probe(c, kind); probe != nil && v.Probed(kind, s.ID.String()) == v1.ConditionFalse {
 			return Kill{Status: s, Why: "its " + string(kind) + " probe failed", Probe: probe}
 		}
 	}
@@ -146,19 +142,9 @@ func (v View) runsAgain(attempt uint32) bool {
 	return slices.ContainsFunc(v.Pod.Spec.Containers, func(c v1.Container) bool { return v.ShouldRun(&c) })
 }
 
-// leftovers returns the dead containers and sandboxes to remove: older instances, containers that
-// were replaced before their start, and dead sandboxes without containers. The newest dead instance
-// of each container stays, for its exit code and restart count. If the pod is unwanted, leftovers
-// returns everything.
-func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
-	kept := map[string]bool{}
-	for _, s := range v.Seen.ContainerStatuses { // newest first
-		exited, replaced := s.State == pleg.ContainerStateExited, s != v.Seen.FindContainerStatusByName(s.Name)
-		if exited && kept[s.Name] || s.State == pleg.ContainerStateCreated && replaced || v.Unwanted {
-			containers = append(containers, s)
-		}
-		kept[s.Name] = kept[s.Name] || exited
-	}
+// leftovers returns the sandboxes to remove: dead sandboxes without containers or, if the pod is
+// unwanted, all sandboxes.
+func (v View) leftovers() (sandboxes []string) {
 	for i, s := range v.Seen.SandboxStatuses {
 		dead := s.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY
 		of := func(c *pleg.Container) bool { return c.PodSandboxID == s.GetId() }
@@ -166,5 +152,5 @@ func (v View) leftovers() (containers []*pleg.Status, sandboxes []string) {
 			sandboxes = append(sandboxes, s.GetId())
 		}
 	}
-	return containers, sandboxes
+	return sandboxes
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -20,7 +19,7 @@ type probes map[string]ProbeKind
 
 // The method named of adds the probes to the pod's containers. It returns a function for
 // View.Probed.
-func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.ConditionStatus {
+func (p probes) of(pod *v1.Pod) func(ProbeKind, string) v1.ConditionStatus {
 	for _, c := range Containers(pod) {
 		switch p[c.Name] {
 		case Liveness:
@@ -29,7 +28,7 @@ func (p probes) of(pod *v1.Pod) func(types.UID, string, ProbeKind, string) v1.Co
 			c.StartupProbe = &v1.Probe{}
 		}
 	}
-	return func(_ types.UID, _ string, kind ProbeKind, id string) v1.ConditionStatus {
+	return func(kind ProbeKind, id string) v1.ConditionStatus {
 		if p[strings.TrimPrefix(id, "t://")] == kind {
 			return v1.ConditionFalse
 		}
@@ -87,7 +86,7 @@ func withReason(s *pleg.PodStatus, reason string) *pleg.PodStatus {
 	return s
 }
 
-func text(a Actions) string {
+func text(a PodActions) string {
 	var out []string
 	for _, k := range slices.Concat(a.Kill...) {
 		out = append(out, "kill "+k.Name)
@@ -104,7 +103,7 @@ func text(a Actions) string {
 	return strings.Join(out, ", ")
 }
 
-func TestMake(t *testing.T) {
+func TestComputePodActions(t *testing.T) {
 	const (
 		always    = v1.RestartPolicyAlways
 		onFailure = v1.RestartPolicyOnFailure
@@ -185,7 +184,7 @@ func TestMake(t *testing.T) {
 	} {
 		v := View{Pod: c.pod, Seen: c.status, SandboxHash: "h", Hash: func(*v1.Container) uint64 { return 0 },
 			Probed: c.probes.of(c.pod)}
-		if got := text(Make(v)); got != c.want {
+		if got := text(ComputePodActions(v)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

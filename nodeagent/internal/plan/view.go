@@ -5,7 +5,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
@@ -36,9 +35,9 @@ type View struct {
 	// container's specification.
 	SandboxHash string
 	Hash        func(*v1.Container) uint64
-	// Probed returns the outcome of a probe of the container with the given ID. The outcome is
+	// Probed returns the result of a probe of the container with the given ID. The result is
 	// unknown until the probe reaches a threshold.
-	Probed func(pod types.UID, container string, kind ProbeKind, id string) v1.ConditionStatus
+	Probed func(kind ProbeKind, id string) v1.ConditionStatus
 	// Interrupted maps the name of a container to the ID of the last instance that the agent
 	// stopped although the pod was not over.
 	Interrupted map[string]string
@@ -50,13 +49,13 @@ func Lives(s *pleg.Status) bool {
 }
 
 // Passes reports whether the container with the given ID passes its probe of a kind. It returns
-// true if the manifest defines no such probe. While the outcome is unknown, Passes uses the
+// true if the manifest defines no such probe. While the result is unknown, Passes uses the
 // published status, so that a restart of the agent makes no container unready.
 func (v View) Passes(c *v1.Container, kind ProbeKind, id string) bool {
 	if Probe(c, kind) == nil {
 		return true
 	}
-	shown, before := v.Probed(v.Pod.UID, c.Name, kind, id), FindStatus(&v.Before, c.Name)
+	shown, before := v.Probed(kind, id), FindStatus(&v.Before, c.Name)
 	if shown == v1.ConditionUnknown && before != nil && before.ContainerID == id {
 		return kind == Readiness && before.Ready || kind == Startup && ptr.Deref(before.Started, false)
 	}

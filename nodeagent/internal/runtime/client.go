@@ -63,7 +63,11 @@ func end[Req, Resp any](ctx context.Context, timeout time.Duration, what string,
 	return nil
 }
 
-// Ready returns nil if the runtime is ready to run containers. Otherwise, it returns the reason.
+// ErrNotReady means that the runtime answers, but reports that it is not ready.
+var ErrNotReady = errors.New("the runtime is not ready")
+
+// Ready returns nil if the runtime is ready to run containers. Otherwise, it returns the reason,
+// which wraps ErrNotReady if the runtime gave it.
 func (c *Client) Ready(ctx context.Context) error {
 	r, err := call(ctx, readyTimeout, "asking for the runtime's status", c.cri.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -71,7 +75,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	}
 	for _, cond := range r.GetStatus().GetConditions() {
 		if cond.GetType() == runtimeapi.RuntimeReady && !cond.GetStatus() {
-			return fmt.Errorf("the runtime is not ready: %s: %s", cond.GetReason(), cond.GetMessage())
+			return fmt.Errorf("%w: %s: %s", ErrNotReady, cond.GetReason(), cond.GetMessage())
 		}
 	}
 	return nil
@@ -151,6 +155,13 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 		&runtimeapi.RemoveContainerRequest{ContainerId: id})
 }
 
+// ReopenContainerLog makes a container continue in a new log file, after its log was renamed.
+func (c *Client) ReopenContainerLog(ctx context.Context, id string) error {
+	_, err := call(ctx, callTimeout, "reopening the log of container "+id, c.cri.ReopenContainerLog,
+		&runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+	return err
+}
+
 // ErrExecTimeout means that a command ran longer than its timeout.
 var ErrExecTimeout = errors.New("the command has timed out")
 
@@ -175,7 +186,7 @@ func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 			of.Image, of.Image, err), until
 	}
 	image, err := c.image(ctx, of.Image)
-	switch now := time.Now(); {
+	switch now := backoff.Clock.Now(); {
 	case err != nil:
 		return "ImageInspectError", err.Error(), until
 	case image != nil && of.ImagePullPolicy != v1.PullAlways:
@@ -190,7 +201,7 @@ func (c *Client) EnsureImage(ctx context.Context, of *v1.Container,
 		Image: &runtimeapi.ImageSpec{Image: of.Image, UserSpecifiedImage: of.Image},
 	})
 	if err != nil {
-		backoff.Next(of.Image, time.Now())
+		backoff.Next(of.Image, backoff.Clock.Now())
 		return "ErrImagePull", err.Error(), until
 	}
 	return "", "", until

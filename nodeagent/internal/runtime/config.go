@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/nodeagent/internal/plan"
+	"github.com/kubepleg/pleg/nodeagent/internal/security"
 )
 
 // These annotations are the kubelet's. The kubelet and the library use them to recognize pods and
@@ -64,7 +65,7 @@ func (c *Client) sandboxConfig(pod *v1.Pod, attempt uint32) *runtimeapi.PodSandb
 			annotationGracePeriod:      strconv.FormatInt(*pod.Spec.TerminationGracePeriodSeconds, 10),
 			plan.SandboxHashAnnotation: SandboxHash(pod),
 		}),
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: sandboxSecurity(pod)},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: c.cgroupParent, SecurityContext: security.Sandbox(pod)},
 	}
 	if !pod.Spec.HostNetwork { // on the host's network, runtimes refuse a host name
 		config.Hostname = plan.Hostname(pod)
@@ -90,7 +91,7 @@ var propagations = map[v1.MountPropagationMode]runtimeapi.MountPropagation{
 // addresses.
 func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *runtimeapi.Image,
 	restartCount uint32) (*runtimeapi.ContainerConfig, error) {
-	security, err := containerSecurity(pod, container, image)
+	securityContext, err := security.Container(pod, container, image)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,8 @@ func (c *Client) containerConfig(pod *v1.Pod, container *v1.Container, image *ru
 			annotationRestartCount: strconv.FormatUint(uint64(restartCount), 10),
 		},
 		LogPath: filepath.Join(container.Name, strconv.FormatUint(uint64(restartCount), 10)+".log"),
-		Linux:   &runtimeapi.LinuxContainerConfig{Resources: resources(pod, container), SecurityContext: security},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: resources(pod, container), SecurityContext: securityContext},
 	}
 	if config.Mounts, err = c.mounts(pod, container); err != nil {
 		return nil, err
@@ -246,7 +248,7 @@ func Admit(pod *v1.Pod) (reason, message string) {
 
 func (n node) admit(pod *v1.Pod) (reason, message string) {
 	const rejected = "Pod was rejected: "
-	if wantsAppArmor(pod) && !n.appArmor {
+	if security.WantsAppArmor(pod) && !n.appArmor {
 		return "AppArmor", rejected + "Cannot enforce AppArmor: AppArmor is not enabled on the host"
 	}
 	cpu := request(pod, func(c *v1.Container) int64 { return c.Resources.Requests.Cpu().MilliValue() })
@@ -292,7 +294,7 @@ func ContainerHash(pod *v1.Pod, c *v1.Container) uint64 {
 // the pod again in a new sandbox. The hash includes init containers, but no sidecars. It includes
 // no labels and annotations, because a pod need not restart when they change.
 func SandboxHash(pod *v1.Pod) string {
-	parts := []any{pod.Spec.Hostname, sandboxSecurity(pod), pod.Spec.SecurityContext}
+	parts := []any{pod.Spec.Hostname, security.Sandbox(pod), pod.Spec.SecurityContext}
 	if len(pod.Spec.HostAliases) > 0 { // without aliases, the hash must be the same as in older versions
 		parts = append(parts, pod.Spec.HostAliases)
 	}

@@ -21,7 +21,7 @@ import (
 func Generate(view plan.View, reasons map[string]v1.ContainerStateWaiting, nodeIP string) v1.PodStatus {
 	g, pod := generator{view, reasons}, view.Pod
 	status := v1.PodStatus{
-		StartTime: cmp.Or(view.Before.StartTime, ptr.To(metav1.Now().Rfc3339Copy())), Phase: view.Before.Phase,
+		StartTime: cmp.Or(view.Before.StartTime, ptr.To(metav1.NewTime(view.Now).Rfc3339Copy())), Phase: view.Before.Phase,
 		HostIP: nodeIP, HostIPs: []v1.HostIP{{IP: nodeIP}}, QOSClass: runtime.QOS(pod),
 	}
 	ips := view.Seen.IPs
@@ -265,7 +265,7 @@ func conditions(view plan.View, status *v1.PodStatus) []v1.PodCondition {
 		{Type: v1.ContainersReady, Reason: notReady, Message: whichUnready},
 		{Type: v1.PodScheduled},
 	}
-	now := metav1.Now().Rfc3339Copy()
+	now := metav1.NewTime(view.Now).Rfc3339Copy()
 	for i := range all {
 		c := &all[i]
 		c.Status, c.LastTransitionTime = v1.ConditionTrue, now

@@ -1,4 +1,6 @@
-package runtime
+// Package security gives containers the user, groups, capabilities and filters that the kubelet
+// would give them.
+package security
 
 import (
 	"cmp"
@@ -49,18 +51,18 @@ func maskedPaths(cpus string) []string {
 	return slices.Concat(alwaysMasked, perCPU)
 }
 
-func sandboxSecurity(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
+// Sandbox returns the security context of a pod's sandbox.
+func Sandbox(pod *v1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
 	return &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: namespaces(pod), Privileged: slices.ContainsFunc(plan.Containers(pod), privileged),
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
 }
 
-// containerSecurity returns the same security context as the kubelet. Fields of the container
-// override fields of the pod. If neither sets a user, the image's user is set, because CRI refuses
-// a group without a user. containerSecurity fails if runAsNonRoot is set and the container would or
-// might run as root.
-func containerSecurity(pod *v1.Pod, c *v1.Container,
+// Container returns the security context of a container. Fields of the container override fields of
+// the pod. If neither sets a user, the image's user is set, because CRI refuses a group without a
+// user. Container fails if runAsNonRoot is set and the container would or might run as root.
+func Container(pod *v1.Pod, c *v1.Container,
 	image *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	of, own := pod.Spec.SecurityContext, cmp.Or(c.SecurityContext, &v1.SecurityContext{})
 	s := &runtimeapi.LinuxContainerSecurityContext{
@@ -106,8 +108,8 @@ func containerSecurity(pod *v1.Pod, c *v1.Container,
 	}
 }
 
-// wantsAppArmor reports whether a pod or one of its containers has an AppArmor profile.
-func wantsAppArmor(pod *v1.Pod) bool {
+// WantsAppArmor reports whether a pod or one of its containers has an AppArmor profile.
+func WantsAppArmor(pod *v1.Pod) bool {
 	wants := func(p *v1.AppArmorProfile) bool { return p != nil && p.Type != v1.AppArmorProfileTypeUnconfined }
 	return wants(pod.Spec.SecurityContext.AppArmorProfile) ||
 		slices.ContainsFunc(plan.Containers(pod), func(c *v1.Container) bool {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -36,24 +35,24 @@ const (
 // errLives means that a container or sandbox that the worker has stopped still seems to run.
 var errLives = errors.New("what was ended still runs")
 
-// worker brings a pod to its wanted state, in a goroutine of package podworkers. After each action,
-// it reads the pod's status again. The status that worker publishes comes from the library's cache.
-// The cache never replaces a status by an older one, so no published status is older than the
+// podWorker brings a pod to its wanted state, in a goroutine of package podworkers. After each
+// action, it reads the pod's status again. The status that it publishes comes from the library's
+// cache. The cache never replaces a status by an older one, so no published status is older than the
 // previous one.
-type worker struct {
-	*Agent
+type podWorker struct {
+	agent  *Agent
 	life   context.Context // ends when the agent ends
 	wanted context.Context // ends when the pod is no longer wanted
 	unwant context.CancelFunc
 	uid    types.UID
 	pod    atomic.Pointer[v1.Pod] // the newest specification
 
-	// Only sync and the methods that it calls use these fields.
-	gone bool      // true if nothing is left of the pod
-	next time.Time // the latest time of the pod's next sync
-	// askAgain is the earliest time of the next request to inspect a pod with an unsettled exit
+	// Only syncPod and the methods that it calls use these fields.
+	gone      bool      // true if nothing is left of the pod
+	requeueAt time.Time // the latest time of the pod's next sync
+	// reinspectAt is the earliest time of the next request to inspect a pod with an unsettled exit
 	// code.
-	askAgain time.Time
+	reinspectAt time.Time
 	// ended contains the IDs of containers and sandboxes that the worker has stopped. Their ends
 	// are not crashes.
 	ended sets.Set[string]
@@ -68,46 +67,63 @@ type worker struct {
 	hidden  bool
 	reasons map[string]v1.ContainerStateWaiting // why containers do not run, by name
 	// interrupted maps the name of a container to the ID of the last instance that the agent
-	// interrupted. A later agent reads this map from an annotation of the stored pod.
+	// interrupted. A later agent reads this map from the stored pod.
 	interrupted map[string]string
 }
 
-// beginLocked starts the worker of a pod. If hidden is true, the worker does not publish the pod's
-// status.
-func (a *Agent) beginLocked(ctx context.Context, pod *v1.Pod, hidden bool) *worker {
-	w := &worker{
-		Agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
-		pulls:     flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		crashes:   flowcontrol.NewBackOff(firstBackoff, longestBackoff),
-		sandboxes: flowcontrol.NewBackOff(firstSandbox, longestSandbox),
-		hidden:    hidden, reasons: map[string]v1.ContainerStateWaiting{}, interrupted: map[string]string{},
+// addWorkerLocked starts the worker of a pod. If hidden is true, the worker does not publish the
+// pod's status.
+func (a *Agent) addWorkerLocked(ctx context.Context, pod *v1.Pod, hidden bool) *podWorker {
+	backoff := func(first, longest time.Duration) *flowcontrol.Backoff {
+		b := flowcontrol.NewBackOff(first, longest)
+		b.Clock = a.Clock
+		return b
 	}
-	// Unmarshal fails if an earlier agent stored no such annotation.
-	_ = json.Unmarshal([]byte(a.status.get(pod.UID).Annotations[interruptedAnnotation]), &w.interrupted)
+	w := &podWorker{
+		agent: a, life: ctx, uid: pod.UID, ended: sets.New[string](),
+		pulls: backoff(firstBackoff, longestBackoff), crashes: backoff(firstBackoff, longestBackoff),
+		sandboxes: backoff(firstSandbox, longestSandbox), hidden: hidden,
+		reasons: map[string]v1.ContainerStateWaiting{}, interrupted: a.statusManager.Interrupted(pod.UID),
+	}
 	w.wanted, w.unwant = context.WithCancel(ctx)
 	w.pod.Store(pod)
 	a.workers[pod.UID] = w
-	a.pods.Add(ctx, pod.UID)
+	a.podWorkers.Add(ctx, pod.UID)
 	return w
 }
 
-// sync takes at most one action for a pod, based on a status that is newer than the last action.
-// While the runtime is sick, sync takes no action, and is called again after sickPause.
-func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+// worker returns the worker of a pod, or nil.
+func (a *Agent) worker(uid types.UID) *podWorker {
 	a.mu.Lock()
-	w := a.workers[seen.ID]
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	return a.workers[uid]
+}
+
+// wakeWorkers makes all workers sync their pods.
+func (a *Agent) wakeWorkers() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid := range a.workers {
+		a.podWorkers.Wake(uid)
+	}
+}
+
+// syncPod takes at most one action for a pod, based on a status that is newer than the last action.
+// While there are runtime errors, it takes none, and the syncLoop wakes the worker afterwards.
+func (a *Agent) syncPod(_ context.Context, seen *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+	w := a.worker(seen.ID)
 	switch {
 	case w == nil:
 		return podworkers.Result{Done: true}, nil
-	case a.sick() != nil:
-		return podworkers.Result{After: sickPause}, nil
+	case a.runtimeState.runtimeErrors() != nil:
+		a.skipped.Store(true)
+		return podworkers.Result{After: resyncPeriod}, nil
 	}
 	ctx, unwanted := w.wanted, w.unwanted()
 	if unwanted {
 		ctx = w.life
 	}
-	w.next = time.Now().Add(resyncPeriod)
+	w.requeueAt = a.Clock.Now().Add(resyncPeriod)
 	w.publish() // w.view uses the published phase
 	did, err := w.act(ctx, w.view(seen))
 	w.publish() // publishes the new reasons
@@ -116,56 +132,55 @@ func (a *Agent) sync(_ context.Context, seen *pleg.PodStatus, _ bool) (podworker
 		a.mu.Lock()
 		delete(a.workers, w.uid)
 		a.mu.Unlock()
-		a.reconcile() // a new pod may have waited for this removal
+		a.requestHandlePods() // a new pod may have waited for this removal
 		return podworkers.Result{Done: true}, nil
 	case unwanted != w.unwanted():
 		return podworkers.Result{Acted: true}, nil // the pod became unwanted: sync it at once
 	}
-	return podworkers.Result{Acted: did, After: time.Until(w.next)}, err
+	after := max(w.requeueAt.Sub(a.Clock.Now()), time.Millisecond) // 0 would mean to wait for an event
+	return podworkers.Result{Acted: did, After: after}, err
 }
 
 // syncFailed logs that a pod could not be synced.
 func (a *Agent) syncFailed(uid types.UID, err error, retry time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if w := a.workers[uid]; w != nil {
+	if w := a.worker(uid); w != nil {
 		a.Logger.Error(err, "A pod could not be synced", "pod", klog.KObj(w.pod.Load()), "retry", retry)
 	}
 }
 
-// again requests a sync at the given time. The earliest of several requested times is used.
-func (w *worker) again(at time.Time) {
-	if at.Before(w.next) {
-		w.next = at
+// requeue requests a sync at the given time. The earliest of several requested times is used.
+func (w *podWorker) requeue(at time.Time) {
+	if at.Before(w.requeueAt) {
+		w.requeueAt = at
 	}
 }
 
 // unwanted reports whether the pod is no longer wanted. When the agent ends, its pods are still
 // wanted.
-func (w *worker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
+func (w *podWorker) unwanted() bool { return w.wanted.Err() != nil && w.life.Err() == nil }
 
-func (w *worker) view(seen *pleg.PodStatus) plan.View {
-	pod, before, unwanted := w.pod.Load(), w.status.get(w.uid).Status, w.unwanted()
+func (w *podWorker) view(seen *pleg.PodStatus) plan.View {
+	pod, before, unwanted := w.pod.Load(), w.agent.statusManager.GetPod(w.uid).Status, w.unwanted()
 	return plan.View{
-		Pod: pod, Seen: seen, Now: time.Now(), Before: before,
+		Pod: pod, Seen: seen, Now: w.agent.Clock.Now(), Before: before,
 		Over: unwanted || status.Ended(before.Phase), Unwanted: unwanted,
 		SandboxHash: runtime.SandboxHash(pod),
 		Hash:        func(c *v1.Container) uint64 { return runtime.ContainerHash(pod, c) },
-		Probed:      w.probes.Outcome, Interrupted: w.interrupted,
+		Probed:      w.agent.probeManager.Result, Interrupted: w.interrupted,
 	}
 }
 
 // publish publishes the pod's status from the cache, and sets the probes that this status requires.
-func (w *worker) publish() {
+func (w *podWorker) publish() {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
 	if w.hidden {
 		return
 	}
-	seen, _, _ := w.cache.Lookup(w.uid) // the last good status, even if the last inspection failed
+	seen, _, _ := w.agent.cache.Lookup(w.uid) // the last good status, even if the last inspection failed
 	view := w.view(seen)
-	next := status.Generate(view, w.reasons, w.NodeIP)
-	w.status.set(view.Pod, next, w.interrupted)
+	next := status.Generate(view, w.reasons, w.agent.NodeIP)
+	w.agent.statusManager.SetPodStatus(view.Pod, next, w.interrupted)
 	var probes []plan.ProbeKind
 	switch {
 	case !view.Over:
@@ -173,12 +188,12 @@ func (w *worker) publish() {
 	case slices.ContainsFunc(seen.ContainerStatuses, plan.Lives):
 		probes = []plan.ProbeKind{plan.Readiness} // other probes could end a container
 	}
-	w.probes.Set(w.life, view.Pod, &next, probes...)
+	w.agent.probeManager.UpdatePod(w.life, view.Pod, &next, probes...)
 }
 
-// note holds the mutex publishing while it calls change. The function change sets fields that the
+// locked holds the mutex publishing while it calls change. The function change sets fields that the
 // method publish reads.
-func (w *worker) note(change func()) {
+func (w *podWorker) locked(change func()) {
 	w.publishing.Lock()
 	defer w.publishing.Unlock()
 	change()

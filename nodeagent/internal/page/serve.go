@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"context"
@@ -23,14 +23,14 @@ const listenPeriod = 5 * time.Second
 // streams of the library's page set their own deadlines.
 const readTimeout, writeTimeout = 10 * time.Second, 20 * time.Second
 
-// maxConnections limits the open connections, because each connection uses an open file. A
+// MaxConnections limits the open connections, because each connection uses an open file. A
 // connection stays open for at least connectionGrace.
-const maxConnections, connectionGrace = 64, 100 * time.Millisecond
+const MaxConnections, connectionGrace = 64, 100 * time.Millisecond
 
-// serve serves the node's pages at an address until ctx ends. It answers only requests from this
-// machine. If another program uses the address, serve tries again every listenPeriod. The pods run
+// Serve serves the node's pages at an address until ctx ends. It answers only requests from this
+// machine. If another program uses the address, Serve tries again every listenPeriod. The pods run
 // in the meantime.
-func serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
+func Serve(ctx context.Context, address string, pages http.Handler, out io.Writer, logger klog.Logger) {
 	server := &http.Server{
 		Handler: plegz.Guard(pages), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: readTimeout,
 		MaxHeaderBytes: 16 << 10, ConnState: new(connections).note,
@@ -48,7 +48,7 @@ func serve(ctx context.Context, address string, pages http.Handler, out io.Write
 	}, listenPeriod)
 }
 
-// connections closes a server's oldest connection when more than maxConnections are open. Clients
+// connections closes a server's oldest connection when more than MaxConnections are open. Clients
 // that do not read, or keep streams open, therefore cannot lock out other clients.
 type connections struct {
 	mu   sync.Mutex
@@ -72,7 +72,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 		c.open = slices.DeleteFunc(c.open, func(o connection) bool { return o.Conn == conn })
 	default: // a request begins or ends
 	}
-	for state == http.StateNew && len(c.open) > maxConnections {
+	for state == http.StateNew && len(c.open) > MaxConnections {
 		oldest := c.open[0]
 		if wait := time.Until(oldest.accepted.Add(connectionGrace)); wait > 0 {
 			c.mu.Unlock()

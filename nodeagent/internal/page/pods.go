@@ -1,6 +1,8 @@
-package main
+// Package page shows the pods of the agent: as a page, as JSON, as a metric and as lines.
+package page
 
 import (
+	"embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -15,15 +17,15 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
-// pages serves running and refused pods.
-type pages struct {
-	running func() *v1.PodList
-	refused func() []v1.Pod
+// Pods are the running and the refused pods of the agent.
+type Pods struct {
+	Running func() *v1.PodList
+	Refused func() []v1.Pod
 }
 
-// handler serves /pods, and a page of the pods at /. It passes all other requests to rest. The main
+// Handler serves /pods, and a page of the pods at /. It passes all other requests to rest. The main
 // page of rest is at /events/.
-func (p pages) handler(rest http.Handler) http.Handler {
+func (p Pods) Handler(rest http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
 	mux.Handle("/events/", http.StripPrefix("/events", rest))
@@ -38,9 +40,9 @@ func (p pages) handler(rest http.Handler) http.Handler {
 
 // list returns all pods. If the agent refused manifests for a running pod, the pod's status contains
 // the reasons.
-func (p pages) list() *v1.PodList {
-	list := p.running()
-	for _, pod := range p.refused() {
+func (p Pods) list() *v1.PodList {
+	list := p.Running()
+	for _, pod := range p.Refused() {
 		same := func(o v1.Pod) bool { return o.Namespace == pod.Namespace && o.Name == pod.Name }
 		i := slices.IndexFunc(list.Items, same)
 		if i < 0 {
@@ -75,12 +77,15 @@ func withoutSecrets(fields any) any {
 	return fields
 }
 
-var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
-	ParseFS(shipped, "page.html"))
+//go:embed page.html
+var files embed.FS
 
-// restarts collects the restart counts of containers. The metric is named as in kube-state-metrics.
-func (p pages) restarts(metrics chan<- prometheus.Metric) {
-	for _, pod := range p.running().Items {
+var page = template.Must(template.New("page.html").Funcs(template.FuncMap{"describe": describe}).
+	ParseFS(files, "page.html"))
+
+// Restarts collects the restart counts of containers. The metric is named as in kube-state-metrics.
+func (p Pods) Restarts(metrics chan<- prometheus.Metric) {
+	for _, pod := range p.Running().Items {
 		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 			metrics <- prometheus.MustNewConstMetric(restartsTotal, prometheus.CounterValue, float64(c.RestartCount),
 				pod.Namespace, pod.Name, string(pod.UID), c.Name)
@@ -91,17 +96,18 @@ func (p pages) restarts(metrics chan<- prometheus.Metric) {
 var restartsTotal = prometheus.NewDesc("kube_pod_container_status_restarts_total",
 	"How often a container was restarted.", []string{"namespace", "pod", "uid", "container"}, nil)
 
-const timeLayout = "15:04:05.000"
+// TimeLayout is the layout of a time in lines of the agent.
+const TimeLayout = "15:04:05.000"
 
-// printer returns a function that prints a line for each change of a pod's status. The function is
+// Printer returns a function that prints a line for each change of a pod's status. The function is
 // not safe for concurrent use.
-func printer(w io.Writer) func(*v1.Pod) {
+func Printer(w io.Writer) func(*v1.Pod) {
 	last := map[string]string{} // the last printed line, by pod name
 	return func(pod *v1.Pod) {
 		line := describe(*pod)
 		if name := pod.Namespace + "/" + pod.Name; last[name] != line {
 			last[name] = line
-			fmt.Fprintf(w, "%s  %-24s %s\n", time.Now().Format(timeLayout), name, line)
+			fmt.Fprintf(w, "%s  %-24s %s\n", time.Now().Format(TimeLayout), name, line)
 		}
 	}
 }
