@@ -166,8 +166,8 @@ func (n *node) runAttributed(name string, pods []*testnode.Pod) []attributed {
 	perPod := make([][]attributed, len(pods))
 	var running errgroup.Group
 	running.SetLimit(4)
-	script := testnode.Script("trap 'exit 137' TERM",
-		fmt.Sprintf("for i in $(seq %d); do sleep 1000000 & done; wait", attributedProcesses-1))
+	script := testnode.Script("trap 'exit 137' TERM", // the shell has no children but these
+		fmt.Sprintf("for i in%s; do sleep 1000000 & done; wait", strings.Repeat(" x", attributedProcesses-1)))
 	for i, pod := range pods {
 		running.Go(func() error {
 			id, err := n.client.Run(n.ctx, pod, testnode.Container{Name: name, Command: script})
