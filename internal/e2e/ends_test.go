@@ -238,6 +238,9 @@ func TestEndsOverRestarts(t *testing.T) {
 	for _, m := range e.live {
 		e.must(m.end())
 	}
+	for m := range e.gone { // the runtime may have been away at the first attempt
+		_ = e.client.Remove(e.ctx, m.id)
+	}
 	for _, m := range e.all {
 		if !e.gone[m] {
 			e.awaitExit(m.id)
