@@ -128,6 +128,13 @@ func trouble(r *agentReport, now time.Time) string {
 		}
 		return t.Format(" since 15:04:05 UTC")
 	}
+	// Before the first list, nobody knows whether the problem is older than the agent.
+	atLeast := func(t time.Time) string {
+		if r.LastRelist.IsZero() {
+			return strings.Replace(since(t), " since ", " since at least ", 1)
+		}
+		return since(t)
+	}
 	name := func(i int) string {
 		p := r.FailingPods[i]
 		return strings.TrimSuffix(p.Namespace+"/"+p.Name+" "+p.Container, " ")
@@ -141,18 +148,26 @@ func trouble(r *agentReport, now time.Time) string {
 	if n := len(r.FailingPods) - 1; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	unlisted := slices.IndexFunc(r.CallsInFlight, func(c pleg.RuntimeCall) bool { return c.ObjectID != "" })
+	unlisted := slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool { return c.ObjectID == "" })
+	const noAnswer = "no answer from the runtime"
 	switch list := r.StuckRelist; {
-	case list != nil && list.Frozen:
-		return "the runtime has answered nothing" + since(list.Since)
+	case list != nil && list.Frozen && r.LastAnswer.IsZero():
+		return noAnswer + atLeast(list.Since)
+	case list != nil && list.Frozen,
+		stuck >= 0 && !r.LastAnswer.IsZero() && !r.FailingPods[stuck].StuckSince.Before(r.LastAnswer):
+		return noAnswer + since(r.LastAnswer)
 	case stuck >= 0:
 		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more
-	case list != nil && unlisted >= 0:
-		return r.CallsInFlight[unlisted].Object + " is stuck" + since(list.Since)
+	case list != nil && len(unlisted) > 0:
+		object, _, _ := strings.Cut(strings.TrimPrefix(unlisted[0].Object, "container "), " (")
+		if n := len(unlisted) - 1; n > 0 {
+			more = fmt.Sprintf(", and %d more", n)
+		}
+		return object + " is stuck" + atLeast(list.Since) + more
 	case list != nil:
-		return "a container blocks the lists" + since(list.Since)
+		return "a container blocks the lists" + atLeast(list.Since)
 	case r.RelistError != "" && r.LastAnswer.IsZero() && r.LastRelist.IsZero():
-		return "the runtime has not answered yet; " + ending(r.RelistError)
+		return noAnswer + atLeast(r.RelistFailingSince)
 	case r.RelistError != "" && r.LastRelist.IsZero():
 		return "no list yet; " + ending(r.RelistError)
 	case r.RelistError != "":

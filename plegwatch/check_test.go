@@ -89,7 +89,11 @@ func TestCheckAgent(t *testing.T) {
 	unlisted, frozen, exits := blocked, blocked, fine
 	unlisted.CallsInFlight = append(unlisted.CallsInFlight, pleg.RuntimeCall{Method: "ContainerStatus",
 		Object: "container shop/db-0/db (3f2a61d0c9b84…)", ObjectID: "3f2a61d0c9b84e5f", Since: ago(time.Minute)})
-	frozen.StuckRelist = &pleg.StuckRelist{Since: ago(189 * time.Second), Frozen: true}
+	frozen.StuckRelist, frozen.LastAnswer = &pleg.StuckRelist{Since: ago(189 * time.Second), Frozen: true}, ago(2*time.Hour)
+	late, two, lateFrozen, freezing := blocked, unlisted, frozen, fine // late agents have no list
+	late.LastRelist, two.LastRelist, lateFrozen.LastRelist = time.Time{}, time.Time{}, time.Time{}
+	lateFrozen.LastAnswer, freezing.LastAnswer = time.Time{}, ago(2*time.Hour)
+	two.CallsInFlight = append(slices.Clone(two.CallsInFlight), two.CallsInFlight[1])
 	withPods := func(h pleg.HealthReport, pods ...pleg.FailingPod) agentReport {
 		r := agentReport{Condition: plegz.Condition{Level: plegz.LevelWarning}, HealthReport: h}
 		r.FailingPods = slices.Grow(r.FailingPods, len(pods))[:len(pods)]
@@ -115,11 +119,15 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(blocked, fails, later, is)), 1,
 			"PLEG is not healthy: shop/db-0 db is stuck " + since(time.Hour)},
 		{healthz(withPods(blocked)), 1, "PLEG is not healthy: a container blocks the lists " + since(189*time.Second)},
-		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: container shop/db-0/db (3f2a61d0c9b84…) is stuck "},
-		{healthz(withPods(frozen)), 1, "PLEG is not healthy: the runtime has answered nothing " + since(189*time.Second)},
+		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: shop/db-0/db is stuck " + since(189*time.Second)},
+		{healthz(withPods(two)), 1, " UTC, and 1"},
+		{healthz(withPods(late)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
+		{healthz(withPods(frozen)), 1, "PLEG is not healthy: no answer from the runtime " + since(2*time.Hour)},
+		{healthz(withPods(lateFrozen)), 1, "PLEG is not healthy: no answer from the runtime since at least "},
+		{healthz(withPods(freezing, is)), 0, "PLEG is healthy, but no answer from the runtime " + since(2*time.Hour)},
 		{healthz(withPods(failing)), 1, "PLEG is not healthy: no list " + since(190*time.Second)},
-		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: long + "connection refused"})), 1,
-			"PLEG is not healthy: the runtime has not answered yet; ... "},
+		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: long, RelistFailingSince: ago(time.Hour)})), 1,
+			"PLEG is not healthy: no answer from the runtime since at least "},
 		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: "bad data", LastAnswer: time.Now()})), 1,
 			"PLEG is not healthy: no list yet; bad data"},
 		{healthz(withPods(pleg.HealthReport{Reason: long})), 1, "PLEG is not healthy: länger"},

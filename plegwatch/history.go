@@ -120,6 +120,9 @@ func openHistory(dir string, size int) (*history, *past, error) {
 	for _, e := range p.entries {
 		if e.event != nil {
 			h.known[e.event.key()] = true
+			withoutCode := *e.event // such an event is no news: the runtime has forgotten the code
+			withoutCode.ExitCode = nil
+			h.known[withoutCode.key()] = true
 		}
 	}
 	// The file may end in the middle of a line that an earlier agent wrote.

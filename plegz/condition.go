@@ -117,7 +117,7 @@ func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod) (since time.Time,
 	case isFrozen(r):
 		return r.LastAnswer, true
 	default:
-		return r.LastAnswer, len(stuck) > 0 && !stuck[0].StuckSince.Before(r.LastAnswer)
+		return r.LastAnswer, len(stuck) > 0 && !r.LastAnswer.IsZero() && !stuck[0].StuckSince.Before(r.LastAnswer)
 	}
 }
 
@@ -156,11 +156,12 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 		return append(all, exitTroubles(r, now)...)
 	}
 	if isSilent(r, now) {
-		since := "yet"
+		since := listsSince(r, r.RelistFailingSince, r.RelistFailingSince, now)
 		if last := r.LastAnswer; !last.IsZero() {
-			since = "since " + forLong(last, last, now)
+			since = forLong(last, last, now)
 		}
-		say("nothing has been answered %s: start or restart the runtime (%s).", since, printable.Text(rounded(r.RelistError)))
+		say("nothing has been answered since %s: start or restart the runtime (%s).", since,
+			printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
 	listIsStuck := r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > slowCall
@@ -254,7 +255,7 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) []string {
 	if now.Sub(oldest.Since) <= slowCall {
 		return nil
 	}
-	return []string{fmt.Sprintf("container %s of pod %s exited %s ago (code %d)%s; the runtime says running.",
+	return []string{fmt.Sprintf("container %s of pod %s exited %s ago (code %d)%s; the runtime has not confirmed it.",
 		printable.Text(cmp.Or(oldest.Container, short(oldest.ContainerID))),
 		printable.Text(nameOf(oldest.Namespace, oldest.Name, clip(string(oldest.PodUID)))),
 		roughly(now.Sub(oldest.Since)), oldest.ExitCode, others(len(exits)-1, "has exited", "have exited"))}

@@ -153,7 +153,7 @@ func TestUnconfirmedExits(t *testing.T) {
 		n.pass(41 * time.Second)
 		const oldest = "container container-0007 of pod team/pod-0007 exited 42 s ago (code 137)"
 		s := n.state()
-		if s.Sentence != "Degraded: "+oldest+"; the runtime says running." {
+		if s.Sentence != "Degraded: "+oldest+"; the runtime has not confirmed it." {
 			t.Error(s.Sentence)
 		}
 		if p := s.Pods[7]; p.State != "crashed" || p.Containers[0].State != "exited" || !p.Containers[0].Unconfirmed {
@@ -162,7 +162,7 @@ func TestUnconfirmedExits(t *testing.T) {
 		n.expectLines("team/pod-0007 +crashed +container-0007 +container-00 +exited, exit 137, unconfirmed +0 +42 s +Error")
 		exited(3, 0)
 		n.pass(time.Second)
-		if s := n.state().Sentence; !strings.HasSuffix(s, " (code 137), and one more has exited; the runtime says running.") {
+		if s := n.state().Sentence; !strings.HasSuffix(s, " (code 137), and one more has exited; the runtime has not confirmed it.") {
 			t.Error(s)
 		}
 		for i := 8; i < 60; i++ {
@@ -173,7 +173,7 @@ func TestUnconfirmedExits(t *testing.T) {
 		n.pass(2 * time.Second)
 		s = n.state()
 		if !strings.HasPrefix(s.Sentence, "Degraded: the inspection of pod team/pod-0000 has failed ") || len(s.Notes) != 1 ||
-			!strings.HasSuffix(s.Notes[0], ", and 53 more have exited; the runtime says running.") {
+			!strings.HasSuffix(s.Notes[0], ", and 53 more have exited; the runtime has not confirmed it.") {
 			t.Errorf("%s %q", s.Sentence, s.Notes)
 		}
 		if exits := s.Health.UnconfirmedExits; len(exits) != 50 || exits[0].ContainerID != "container-0003" {

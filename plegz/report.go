@@ -2,6 +2,7 @@ package plegz
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -55,6 +56,8 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 		v := call{RuntimeCall: open}
 		if pod := byUID[open.PodUID]; pod != nil {
 			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.ObjectID)
+		} else if strings.HasPrefix(open.Object, "container ") { // no list has shown its pod
+			v.ContainerID = open.ObjectID
 		}
 		r.CallsInFlight = append(r.CallsInFlight, v)
 	}
