@@ -70,7 +70,8 @@ func TestAttribution(t *testing.T) {
 		}
 	}
 	for i := range young {
-		young[i].victim = i < 3*attributedProcesses && i%attributedProcesses != 0 // a first process would end its container
+		// A container ends with its first process, and the first process with its last child.
+		young[i].victim = i < 3*attributedProcesses && i%attributedProcesses > 1
 	}
 	processes = append(processes, young...)
 	attributor := attribution.New(n.pleg, "")
