@@ -78,11 +78,11 @@ func (r *Runtime) GetPods(ctx context.Context, all bool) ([]*pleg.Pod, error) {
 		return nil, fmt.Errorf("cri: GetPods: another list is still running: %w", context.Cause(ctx))
 	}
 	begun := r.exits.listing()
-	stop := r.search(ctx)
-	defer stop()
+	search, timedOut := r.beginSearch(ctx), false
+	defer func() { r.endSearch(search, timedOut) }()
 	pods, err := r.list(ctx, r.held, query{})
 	r.listFailed.Store(err != nil)
-	r.listTimedOut = err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+	timedOut = err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 	r.exits.listed(begun, err)
 	return pods, err
 }

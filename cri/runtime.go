@@ -54,8 +54,9 @@ type Runtime struct {
 	listMode atomic.Int32
 	// listFailed is true if the last full list has failed.
 	listFailed atomic.Bool
-	// listTimedOut is true if the last full list has timed out. Full lists write it, one at a time.
-	listTimedOut bool
+	// searching is the search of the last full list, if that list has timed out; otherwise nil. It is
+	// used by full lists only, one at a time.
+	searching *search
 }
 
 var (

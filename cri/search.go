@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,51 +16,76 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// searchPeriod is how long a full list may run before a search begins, and the time between the
-// search's Version calls.
-const searchPeriod = 3 * time.Second
+const (
+	// searchPeriod is how long a full list may run before a search begins, and the time between the
+	// search's Version calls.
+	searchPeriod = 3 * time.Second
+	// searchKept is how long a search goes on after its list has timed out and before the next list.
+	searchKept = 3 * time.Second
+)
 
 // maxConfig is the size limit of a container's OCI specification, in bytes.
 const maxConfig = 1 << 20
 
-// search finds out what a slow full list waits for: the runtime, or a container that blocks the
+// search finds out what slow full lists wait for: the runtime, or a container that blocks the
 // runtime's lists. It asks for the version every searchPeriod, so that CallsInFlight shows whether
 // the runtime answers. On containerd, it also asks for the status of each container that no full
 // list has shown; the generator asks about the other containers. The call for the container that
-// blocks the lists stays in flight. If the last full list timed out, the search begins at once.
-//
-// stop ends the search and waits for its end.
-func (r *Runtime) search(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Add(1)
-	wait := searchPeriod
-	if r.listTimedOut {
-		wait = 0
+// blocks the lists stays in flight, also while one list has timed out and the next has not begun.
+type search struct {
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	kept     *time.Timer // cancels a search that no list uses
+	newList  atomic.Bool // true if the containers must be asked for again, because another list began
+	inFlight atomic.Bool // true while the containers are asked for
+}
+
+// beginSearch returns the search for a full list: a new one, or the one of a list that has timed out.
+func (r *Runtime) beginSearch(ctx context.Context) *search {
+	if s := r.searching; s != nil {
+		r.searching = nil
+		if s.kept.Stop() {
+			s.newList.Store(true)
+			return s
+		}
 	}
-	timer := time.AfterFunc(wait, func() {
-		defer running.Done()
-		var questions sync.WaitGroup
-		defer questions.Wait()
-		ticker := time.NewTicker(searchPeriod)
-		defer ticker.Stop()
-		for asked := false; ctx.Err() == nil; {
-			if _, err := r.askVersion(ctx, target{}); err == nil && !asked {
-				asked = true
-				questions.Go(func() { r.askUnlisted(ctx) })
-			}
-			select {
-			case <-ctx.Done():
-			case <-ticker.C:
-			}
+	s := new(search)
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it may outlive the list
+	s.newList.Store(true)
+	s.running.Go(func() { r.run(ctx, s) })
+	return s
+}
+
+// endSearch ends a search and waits for its end. If the list has timed out, the search goes on for
+// searchKept.
+func (r *Runtime) endSearch(s *search, timedOut bool) {
+	if timedOut {
+		r.searching = s
+		s.kept = time.AfterFunc(searchKept, s.cancel)
+		return
+	}
+	s.cancel()
+	s.running.Wait()
+}
+
+// run makes the calls of a search until ctx ends.
+func (r *Runtime) run(ctx context.Context, s *search) {
+	ticker := time.NewTicker(searchPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
 		}
-	})
-	return func() {
-		cancel()
-		if timer.Stop() {
-			running.Done()
+		if _, err := r.askVersion(ctx, target{}); err != nil || s.inFlight.Load() || !s.newList.Swap(false) {
+			continue
 		}
-		running.Wait()
+		s.inFlight.Store(true)
+		s.running.Go(func() {
+			defer s.inFlight.Store(false)
+			r.askUnlisted(ctx)
+		})
 	}
 }
 
