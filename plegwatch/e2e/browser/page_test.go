@@ -119,8 +119,8 @@ func TestUnconfirmedExitShows(t *testing.T) {
 	await(t, tab, `document.getElementById('facts').innerText.includes('exit stream connected')`)
 	serverconfig.Of(n.Server).SendTaskExit(serverconfig.TaskExit{ContainerID: id, ExitCode: 137})
 	await(t, tab, lane("web-0")+`.includes('✕ 137 unconfirmed')`)
-	await(t, tab, `/^Degraded: container app of pod shop\/web-0 exited .* s ago \(code 137\); the runtime says `+
-		`running\.$/.test(document.getElementById('sentence').innerText)`)
+	await(t, tab, `/^Degraded: container app of pod shop\/web-0 exited .* s ago \(code 137\); the runtime has `+
+		`not confirmed it\.$/.test(document.getElementById('sentence').innerText)`)
 	if err := n.ExitContainer(id, 137, "OOMKilled"); err != nil {
 		t.Fatal(err)
 	}
