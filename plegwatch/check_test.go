@@ -89,7 +89,8 @@ func TestCheckAgent(t *testing.T) {
 	unlisted, frozen, exits := blocked, blocked, fine
 	unlisted.CallsInFlight = append(unlisted.CallsInFlight, pleg.RuntimeCall{Method: "ContainerStatus",
 		Object: "container shop/db-0/db (3f2a61d0c9b84…)", ObjectID: "3f2a61d0c9b84e5f", Since: ago(time.Minute)})
-	frozen.StuckRelist, frozen.LastAnswer = &pleg.StuckRelist{Since: ago(189 * time.Second), Frozen: true}, ago(2*time.Hour)
+	frozen.StuckRelist = &pleg.StuckRelist{Since: ago(189 * time.Second), Frozen: true}
+	frozen.LastAnswer = ago(2 * time.Hour)
 	late, two, lateFrozen, freezing := blocked, unlisted, frozen, fine // late agents have no list
 	late.LastRelist, two.LastRelist, lateFrozen.LastRelist = time.Time{}, time.Time{}, time.Time{}
 	lateFrozen.LastAnswer, freezing.LastAnswer = time.Time{}, ago(2*time.Hour)

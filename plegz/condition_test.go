@@ -162,7 +162,8 @@ func TestUnconfirmedExits(t *testing.T) {
 		n.expectLines("team/pod-0007 +crashed +container-0007 +container-00 +exited, exit 137, unconfirmed +0 +42 s +Error")
 		exited(3, 0)
 		n.pass(time.Second)
-		if s := n.state().Sentence; !strings.HasSuffix(s, " (code 137), and one more has exited; the runtime has not confirmed it.") {
+		const two = " (code 137), and one more has exited; the runtime has not confirmed it."
+		if s := n.state().Sentence; !strings.HasSuffix(s, two) {
 			t.Error(s)
 		}
 		for i := 8; i < 60; i++ {
