@@ -64,7 +64,7 @@ type Handler struct {
 	OnPodChanged func(*Pod)
 	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod is
 	// removed and comes back before its removal is handled, only the functions for its containers are
-	// called.
+	// called. The pod may live on: a runtime may lose its pods, and the kubelet makes them again.
 	OnPodRemoved func(*Pod)
 	// OnContainerCreated is called once for each container, in any state, before its other events.
 	OnContainerCreated func(*PodLifecycleEvent)

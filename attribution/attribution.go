@@ -92,7 +92,8 @@ func New(generator *pleg.GenericPLEG, proc string) *Attributor {
 
 // Result is where a process runs.
 type Result struct {
-	// ContainerID is the ID of the container or sandbox that the cgroup names.
+	// ContainerID is the ID of the container or sandbox that the cgroup names. With ErrUnknownContainer,
+	// it is the only field that is set; with other errors, no field is.
 	ContainerID string
 	// Pod is the pod of the container. If the container is gone, GoneAt is set, and Pod is the last
 	// status with the container. Pod is shared and must not be modified.
@@ -116,9 +117,9 @@ type Result struct {
 func (a *Attributor) Process(ctx context.Context, pid int, startTime uint64) (Result, error) {
 	result, err := a.process(ctx, pid, startTime)
 	if err != nil {
-		return Result{}, fmt.Errorf("process %d: %w", pid, err)
+		err = fmt.Errorf("process %d: %w", pid, err)
 	}
-	return result, nil
+	return result, err
 }
 
 func (a *Attributor) process(ctx context.Context, pid int, startTime uint64) (Result, error) {
@@ -153,7 +154,7 @@ func (a *Attributor) process(ctx context.Context, pid int, startTime uint64) (Re
 			return Result{}, changed
 		case changed == nil && now != in && moves < 3: // it has moved
 		case err != nil:
-			return Result{}, err
+			return Result{ContainerID: in.container}, err
 		default:
 			return in.result(pod), nil
 		}
@@ -232,7 +233,7 @@ func (a *Attributor) Cgroup(ctx context.Context, cgroup string) (Result, error) 
 	}
 	pod, err := a.podOf(ctx, in)
 	if err != nil {
-		return Result{}, err
+		return Result{ContainerID: in.container}, err
 	}
 	return in.result(pod), nil
 }

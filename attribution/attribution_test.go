@@ -115,7 +115,11 @@ func in(pod types.UID, container string) string {
 func described(result attribution.Result, err error) string {
 	for _, known := range []error{attribution.ErrNoProcess, attribution.ErrNoContainer, attribution.ErrOwnContainer,
 		attribution.ErrUnknownContainer} {
-		if errors.Is(err, known) {
+		switch {
+		case !errors.Is(err, known):
+		case (known == attribution.ErrUnknownContainer) != (result.ContainerID != ""), result.Pod != nil: //nolint:errorlint // not wrapped here
+			return "another result with " + known.Error()
+		default:
 			return known.Error()
 		}
 	}

@@ -37,7 +37,8 @@ type End struct {
 	PodUID    types.UID `json:"podUID"`
 	Container string    `json:"container"`
 	// ContainerID is the runtime's ID, without a prefix such as "containerd://". If a runtime starts a
-	// container again with the same ID, each life has an end of its own.
+	// container again with the same ID, each life has an end of its own: ContainerID and StartedAt
+	// identify it.
 	ContainerID string `json:"containerID"`
 	// RestartCount is the number of restarts before this container.
 	RestartCount int `json:"restartCount,omitempty"`
@@ -45,12 +46,12 @@ type End struct {
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Known is true if ExitCode, Reason and Message are known. Otherwise, ExitCode is -1.
-	Known    bool   `json:"known,omitempty"`
+	Known    bool   `json:"known"`
 	ExitCode int    `json:"exitCode"`
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Gone is true if the container was gone, or was started again, before anyone saw its end. Known is
-	// then false.
+	// then false. If a list has lost a container that lives on, its real end is reported later, too.
 	Gone bool `json:"gone,omitempty"`
 }
 

@@ -4,6 +4,8 @@ package ends_test
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -12,8 +14,18 @@ import (
 )
 
 // While nothing can be written, ends are reported. The next agent reports them again, unless the
-// acknowledgement could be written later.
+// acknowledgement could be written later. The test runs in a process of its own, because its limit
+// is also one for files of the testing package.
 func TestFullDisk(t *testing.T) {
+	const variable = "PLEG_ENDS_FULL_DISK"
+	if os.Getenv(variable) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFullDisk$")
+		cmd.Env = append(os.Environ(), variable+"=yes")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
 	limit := func(t *testing.T, bytes uint64) {
 		var l syscall.Rlimit
 		if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &l); err != nil {

@@ -56,7 +56,8 @@ type Result struct {
 // the argument status does not show the effect of an action. After an action, the call returns
 // Result.Acted, and SyncFunc is called again. If the pod is gone, exists is false and status
 // contains only the ID. SyncFunc may be called several times for a pod that is gone. The status is
-// shared and must not be modified.
+// shared and must not be modified. It may act on an exit that is Unconfirmed, because that exit has
+// happened.
 //
 // After an error, SyncFunc is called again with a back-off, and with a status that was observed
 // after the failure. A panic is not recovered. If SyncFunc calls runtime.Goexit, its worker ends.
