@@ -27,8 +27,9 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem, when the problem began, and what to do. Texts from the
-	// runtime are escaped, and long texts are cut.
+	// Sentence describes the worst problem, when the problem began, and what to do. It contains ages,
+	// and the advice may come later, so publish it again from time to time. Texts from the runtime are
+	// escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
 	// Notes describes the other problems, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
