@@ -115,13 +115,13 @@ func in(pod types.UID, container string) string {
 func described(result attribution.Result, err error) string {
 	for _, known := range []error{attribution.ErrNoProcess, attribution.ErrNoContainer, attribution.ErrOwnContainer,
 		attribution.ErrUnknownContainer} {
-		switch {
-		case !errors.Is(err, known):
-		case (known == attribution.ErrUnknownContainer) != (result.ContainerID != ""), result.Pod != nil: //nolint:errorlint // not wrapped here
-			return "another result with " + known.Error()
-		default:
-			return known.Error()
+		if !errors.Is(err, known) {
+			continue
 		}
+		if hasID := result.ContainerID != ""; hasID != errors.Is(err, attribution.ErrUnknownContainer) || result.Pod != nil {
+			return "another result with " + known.Error()
+		}
+		return known.Error()
 	}
 	switch {
 	case err != nil:

@@ -238,6 +238,12 @@ func TestEndsOverRestarts(t *testing.T) {
 	for _, m := range e.live {
 		e.must(m.end())
 	}
+	e.eventually("an answer of the runtime", func() string { // the connection may still wait before it tries again
+		if _, err := e.client.ListContainers(e.ctx, &runtimeapi.ListContainersRequest{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	for m := range e.gone { // the runtime may have been away at the first attempt
 		_ = e.client.Remove(e.ctx, m.id)
 	}
