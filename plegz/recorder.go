@@ -34,6 +34,8 @@ type recorder struct {
 	gatherer  *prometheus.Registry // for the generator's metrics
 	started   time.Time            // when newRecorder was called
 	documents documents
+	// left receives a value when the last stream ends.
+	left chan struct{}
 
 	mu sync.Mutex
 	// The fields below are guarded by mu. history is nil while nothing is recorded.
@@ -47,7 +49,7 @@ type recorder struct {
 func newRecorder(generator *pleg.GenericPLEG, opts []Option) *recorder {
 	r := &recorder{
 		options: newOptions(opts), generator: generator, cache: generator.Cache(), clock: generator.Clock(),
-		gatherer: prometheus.NewRegistry(), started: shownTime(generator.Clock().Now()),
+		gatherer: prometheus.NewRegistry(), started: shownTime(generator.Clock().Now()), left: make(chan struct{}, 1),
 	}
 	for _, c := range generator.Collectors() {
 		_ = r.gatherer.Register(c) // plots of missing metrics stay empty
@@ -101,7 +103,8 @@ func newEpoch() string {
 }
 
 // record runs the recording, in the recorder's only goroutine. The recording ends when no request
-// has come for the time recordFor, but not while the context of WithRecording is active.
+// has come for the time recordFor, and after a Stop with the last stream, but not while the context
+// of WithRecording is active.
 func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events <-chan *pleg.PodLifecycleEvent) {
 	defer cancel()
 	defer r.documents.forget()
@@ -114,11 +117,14 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 	}
 	calls := durations{gatherer: r.gatherer}
 	r.takeWitnesses(calls.read(&sample{}))
+	stopped := false // whether the generator was stopped during the recording
+	isOver := func() bool { return r.streams == 0 && !r.isKept() }
 	for {
 		select {
 		case e, open := <-events:
-			if !open { // the generator was stopped
-				if r.end(func() bool { return r.streams == 0 && !r.isKept() }) {
+			if !open {
+				stopped = true
+				if r.end(isOver) {
 					return
 				}
 				events = r.generator.Subscribe(ctx)
@@ -133,11 +139,15 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 			if r.end(func() bool { return r.streams == 0 }) {
 				return
 			}
+		case <-r.left:
+			if stopped && r.end(isOver) {
+				return
+			}
 		case <-flush:
 			flush = nil
 			r.observe()
 		case <-tick.C:
-			if r.end(func() bool { return r.streams == 0 && !r.isKept() && r.clock.Since(r.asked) > recordFor }) {
+			if r.end(func() bool { return isOver() && r.clock.Since(r.asked) > recordFor }) {
 				return
 			}
 			r.sample(&calls)
@@ -232,5 +242,11 @@ func (r *recorder) stream() (done func()) {
 		defer r.mu.Unlock()
 		r.streams--
 		r.asked = r.clock.Now()
+		if r.streams == 0 {
+			select {
+			case r.left <- struct{}{}:
+			default: // the recorder has not read the last value yet
+			}
+		}
 	}
 }

@@ -61,6 +61,16 @@ func TestStream(t *testing.T) {
 		if !removed {
 			t.Error("nothing after Stop and Start")
 		}
+		n.g.Stop()
+		synctest.Wait()
+		if got := n.subscribers(); got != 1 {
+			t.Errorf("%d subscribers while a stream is open", got)
+		}
+		s.end()
+		synctest.Wait()
+		if got := n.subscribers(); got != 0 {
+			t.Errorf("%d subscribers after the last stream", got)
+		}
 	})
 }
 
