@@ -44,7 +44,9 @@ type Result struct {
 	Acted bool
 	// After is the longest time that the worker waits for an event before it calls Sync again. The
 	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
-	// its pod is gone.
+	// its pod is gone. For a back-off per container, After is what is left of the wait since the
+	// container's FinishedAt. client-go's flowcontrol.Backoff computes such waits, with the name of
+	// the container as the key.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
