@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,9 +25,11 @@ type exitWatchers struct {
 	// raw is a bare reader of containerd's exit events. It is nil on CRI-O, which reports exits in
 	// files.
 	raw *exitReader
+	// waits is a bare client of containerd's shims. It is nil on CRI-O, which has none.
+	waits *waitReader
 }
 
-func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, error) {
+func watchExits(ctx context.Context, daemon *testnode.Daemon, mortals []mortal) (*exitWatchers, error) {
 	generator, err := observe(ctx, daemon.Endpoint(), func(func()) {}, []cri.Option{cri.WithExitsDir(daemon.ExitsDir())})
 	if err != nil {
 		return nil, err
@@ -37,7 +40,10 @@ func watchExits(ctx context.Context, daemon *testnode.Daemon) (*exitWatchers, er
 		return nil, err
 	}
 	if daemon.ExitsDir() == "" {
-		if w.raw, err = readExits(ctx, daemon.Endpoint()); err != nil {
+		if w.raw, err = readExits(ctx, daemon.Endpoint()); err == nil {
+			w.waits, err = readWaits(mortals, filepath.Join(daemon.Dir(), "state"))
+		}
+		if err != nil {
 			w.close()
 			return nil, err
 		}
@@ -49,6 +55,9 @@ func (w *exitWatchers) close() {
 	w.generator.close()
 	if w.raw != nil {
 		w.raw.close()
+	}
+	if w.waits != nil {
+		w.waits.close()
 	}
 }
 
@@ -142,10 +151,11 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 type exitSamples struct {
 	// These are times from the end of the process until one of these:
 	//   - reaped: a bare reader of the pidfd sees the exit code.
+	//   - wait: a bare client's call of Wait is answered by the shim.
 	//   - raw: a bare reader of containerd's exit events reads the event.
 	//   - sent: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.
-	reaped, raw, sent, cri measure.Samples
+	reaped, wait, raw, sent, cri measure.Samples
 	// behind is how much later ContainerDied comes than the same exit comes to a reader without a
 	// generator.
 	behind measure.Samples
@@ -168,6 +178,11 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 			return ended, err
 		}
 		s.raw = append(s.raw, read.Sub(ended))
+		answered, err := w.waits.of(m.id)
+		if err != nil {
+			return ended, err
+		}
+		s.wait = append(s.wait, answered.Sub(ended))
 		if first.IsZero() || read.Before(first) {
 			first = read
 		}
@@ -181,6 +196,7 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 func (s *exitSamples) report(r *report) {
 	const died, behind = "process end → ContainerDied, exit events", "the first bare reader → ContainerDied, exit events"
 	r.line("process end → a bare reader of its pidfd", s.reaped)
+	r.line("process end → a bare Wait, of the shim", s.wait)
 	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)
 	r.line(behind, s.behind)
 	r.within(behind, s.behind, 300*time.Microsecond, 3*time.Millisecond)

@@ -10,8 +10,8 @@
 // is read.
 //
 // A third generator uses exit events on the same deaths. At the same time, one bare reader reads
-// containerd's exit events. Another reader waits on the pidfds of the processes, which show when
-// the processes ended.
+// containerd's exit events, and another calls Wait of containerd's shims. A last reader waits on the
+// pidfds of the processes, which show when the processes ended.
 //
 //	go run ./cmd/latency
 //
@@ -91,7 +91,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer pidfds.close()
 	observers := []*observer{hinted, polling}
-	exits, err := watchExits(ctx, daemon)
+	exits, err := watchExits(ctx, daemon, mortals)
 	if err != nil {
 		return err
 	}
