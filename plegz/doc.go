@@ -56,8 +56,8 @@
 // A subscription with the name "plegz" records history: containers and pods that are gone, events,
 // samples, and changes of the health. The subscription begins with the first request. If no stream
 // is open, it ends ten minutes after the last request, and at Stop. After a Stop, it ends with the
-// last stream. Without a recording nothing runs, and nothing is kept. WithRecording records all the time. WithHistory bounds the history,
-// and WithPast adds what an earlier agent recorded.
+// last stream. Without a recording nothing runs, and nothing is kept. WithRecording records all the
+// time. WithHistory bounds the history, and WithPast adds what an earlier agent recorded.
 //
 // More requests do not cost the generator more. The handler reads the pods at most five times a
 // second, and the health report and the metrics once a second. All requests between two changes get
