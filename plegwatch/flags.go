@@ -173,7 +173,8 @@ func addSelection(fs *pflag.FlagSet, f *flags) {
 		"with commas", func(s string) error { return addEach(&f.filter.namespaces, s, parseNamespace) })
 	fs.FuncP("pod", "p", "print only events of this `POD`, as name or namespace/name; may be repeated",
 		func(s string) error { return addEach(&f.filter.pods, s, parsePodName) })
-	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Ended, Removed or PodSync; may be repeated",
+	fs.FuncP("event", "e", "print only this `EVENT`: Started, Died, Ended, Removed or PodSync; may be repeated. "+
+		"Ended is the end of a container, once and with the final reason; Died comes at once, for sandboxes too",
 		func(s string) error { return addEach(&f.filter.events, s, parseEvent) })
 	fs.FuncP("since", "s", "print what started or ended since this `TIME`, as in RFC 3339, or within this time, "+
 		"such as 10m", f.since.set)

@@ -85,6 +85,7 @@ func (f *follower) follow(ctx context.Context) error {
 func (f *follower) take(e *pleg.PodLifecycleEvent) error {
 	l := describe(e, f.cache, time.Now())
 	l.Node = f.flags.nodeName
+	f.history.recall(&l)
 	wasKept := f.history.has(&l)
 	if !wasKept {
 		f.noteLost(f.history.add(l))

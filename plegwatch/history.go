@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
 
@@ -90,7 +92,7 @@ func (p *past) option() plegz.Option {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b plegz.Event) int { return a.Time.Compare(b.Time) })
-	return plegz.WithPast(events[max(0, len(events)-plegz.DefaultHistory):], conditions)
+	return plegz.WithPast(events, conditions)
 }
 
 // history is the history that this agent writes. A nil history writes nothing.
@@ -98,8 +100,10 @@ type history struct {
 	w io.WriteCloser
 	// torn is true if the last write failed, so that the file may end in the middle of a line.
 	torn bool
-	// known contains the events that earlier agents wrote, by key.
-	known map[string]bool
+	// known contains when the containers started whose events earlier agents wrote, by the event's key.
+	known map[string]time.Time
+	// ends contains the newest end that earlier agents wrote of each container, by ID.
+	ends map[string]*line
 }
 
 // openHistory reads the history in a directory and returns it as a past. The returned history
@@ -116,14 +120,23 @@ func openHistory(dir string, size int) (*history, *past, error) {
 	// The history consists of two files. When the first is full, it is renamed, and the previous
 	// full file is removed.
 	file := &lumberjack.Logger{Filename: filepath.Join(dir, historyFile), MaxSize: size / 2, MaxBackups: 1}
-	h := &history{w: file, known: make(map[string]bool)}
+	h := &history{w: file, known: make(map[string]time.Time), ends: make(map[string]*line)}
 	for _, e := range p.entries {
-		if e.event != nil {
-			h.known[e.event.key()] = true
-			withoutCode := *e.event // such an event is no news: the runtime has forgotten the code
-			withoutCode.ExitCode = nil
-			h.known[withoutCode.key()] = true
+		if e.event == nil {
+			continue
 		}
+		l := *e.event
+		h.known[l.key()] = l.StartedAt
+		if l.ExitCode == nil {
+			continue
+		}
+		h.ends[l.ContainerID] = e.event
+		if l.Event == pleg.PodSync { // it corrects a death, so this death is no news
+			l.Event = pleg.ContainerDied
+			h.known[l.key()] = l.StartedAt
+		}
+		l.ExitCode = nil // such an event is no news: the runtime has forgotten the code
+		h.known[l.key()] = l.StartedAt
 	}
 	// The file may end in the middle of a line that an earlier agent wrote.
 	if err := h.write([]byte("\n")); err != nil {
@@ -141,8 +154,24 @@ func (l *line) key() string {
 	return key
 }
 
-// has reports whether an earlier agent has already written l.
-func (h *history) has(l *line) bool { return h != nil && l.ContainerID != "" && h.known[l.key()] }
+// has reports whether an earlier agent has already written l, about the same life of the container.
+func (h *history) has(l *line) bool {
+	if h == nil || l.ContainerID == "" {
+		return false
+	}
+	started, known := h.known[l.key()]
+	return known && (started.IsZero() || l.StartedAt.IsZero() || started.Equal(l.StartedAt))
+}
+
+// recall adds the end that an earlier agent wrote, if the runtime has forgotten it.
+func (h *history) recall(l *line) {
+	if h == nil || l.ExitCode != nil || l.State != string(pleg.ContainerStateExited) {
+		return
+	}
+	if end := (*plegz.Event)(h.ends[l.ContainerID]); end != nil && end.IsEndOf(l.StartedAt) {
+		l.ExitCode, l.Reason, l.FinishedAt = end.ExitCode, end.Reason, cmp.Or(end.FinishedAt, l.FinishedAt)
+	}
+}
 
 // add writes a line or a healthLine.
 func (h *history) add(v any) error {

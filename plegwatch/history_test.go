@@ -269,18 +269,22 @@ func TestPastOfThePage(t *testing.T) {
 	}
 }
 
-// An end that an earlier agent wrote is not written again, unless it has been corrected since. If the
-// runtime has forgotten the code, that is no correction.
+// An end that an earlier agent wrote is not written again, unless it has been corrected since, or is of
+// another life. If the runtime has forgotten the code, that is no correction: the end is as in the history.
 func TestEndsAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	code := 137
-	ended := line{Time: someTime, ContainerID: "c", Event: pleg.ContainerEnded, ExitCode: &code, Reason: "Error"}
+	ended := line{
+		Time: someTime, ContainerID: "c", Event: pleg.ContainerEnded, StartedAt: someTime, ExitCode: &code, Reason: "Error",
+	}
+	oomKilled := ended // the earlier agent did not live to write the end
+	oomKilled.ContainerID, oomKilled.Event, oomKilled.Reason = "o", pleg.PodSync, "OOMKilled"
 	dir := t.TempDir()
 	earlier, _, err := openHistory(dir, defaultHistorySize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(earlier.add(ended), earlier.close()); err != nil {
+	if err := errors.Join(earlier.add(ended), earlier.add(oomKilled), earlier.close()); err != nil {
 		t.Fatal(err)
 	}
 	h, _, err := openHistory(dir, defaultHistorySize)
@@ -290,8 +294,22 @@ func TestEndsAreWrittenOnce(t *testing.T) {
 	defer func() { _ = h.close() }()
 	corrected, other, sync := ended, ended, line{Time: someTime, Event: pleg.PodSync}
 	corrected.Reason, other.ContainerID = "OOMKilled", "d"
-	forgotten := line{Time: someTime, ContainerID: "c", Event: pleg.ContainerEnded, Reason: "Unknown"}
+	forgotten := ended
+	forgotten.StartedAt, forgotten.State, forgotten.ExitCode, forgotten.Reason = time.Time{}, "exited", nil, "Unknown"
 	if !h.has(&ended) || !h.has(&forgotten) || h.has(&corrected) || h.has(&other) || h.has(&sync) {
 		t.Error(h.has(&ended), h.has(&forgotten), h.has(&corrected), h.has(&other), h.has(&sync))
+	}
+	died := oomKilled
+	died.Event = pleg.ContainerDied
+	again := forgotten
+	again.StartedAt = someTime.Add(time.Hour)
+	h.recall(&again)
+	if !h.has(&died) || h.has(&again) || again.ExitCode != nil {
+		t.Error(h.has(&died), h.has(&again), again)
+	}
+	lost := forgotten
+	lost.ContainerID, lost.StartedAt = "o", someTime
+	if h.recall(&lost); h.has(&lost) || lost.ExitCode == nil || *lost.ExitCode != code || lost.Reason != "OOMKilled" {
+		t.Errorf("%+v", lost)
 	}
 }

@@ -66,8 +66,8 @@ func NewCondition(generator *pleg.GenericPLEG) Condition {
 type condition struct {
 	Condition
 	report  pleg.HealthReport
-	encoded []byte // the report as JSON
-	found   *report
+	health  health
+	encoded []byte // the health as JSON
 	// away is when the runtime stopped answering. If only lists fail, it is when the last
 	// successful list began. It is zero otherwise.
 	away time.Time
@@ -102,7 +102,8 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	} else if isSilent(&r, now) {
 		c.away = r.LastRelist
 	}
-	c.encoded, c.found = encoded(clipLists(r)), newReport(&c, pods)
+	c.health = newHealth(&r, pods)
+	c.encoded = encoded(&c.health)
 	return c
 }
 

@@ -257,7 +257,7 @@ func TestManyStuckPods(t *testing.T) {
 		for len(s.messages) > 0 {
 			var m struct{ Health json.RawMessage }
 			_, data, _ := bytes.Cut(<-s.messages, []byte("data: "))
-			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 24_000 {
+			if err := json.Unmarshal(data, &m); err != nil || len(m.Health) > 30_000 {
 				t.Errorf("%d bytes about the health, %v", len(m.Health), err)
 			}
 		}

@@ -22,8 +22,8 @@
 //	level           ok, warning or error
 //	sentence        the health in one sentence
 //	notes           other problems, in one sentence each
-//	health          the pleg.HealthReport, with long texts cut, and only the first 50 items of
-//	                each list
+//	health          the pleg.HealthReport as in Healthz, with long texts cut, and only the first 50
+//	                items of each list
 //	awaySince       when the runtime stopped answering, or the last successful list began
 //	witnesses       package cri's witnesses of exits: witness is the name; active is true if
 //	                the witness works; exits counts the exits that it reported first;
@@ -42,7 +42,8 @@
 // observedAt (of its status), stuckSince, failures and error (of its inspection), and gone. It has
 // labels and annotations if WithLabels is set. Its containers and sandboxes are newest first, and
 // have id, name, state, createdAt, startedAt, finishedAt, removedAt, exitCode, unconfirmed, reason,
-// message, restartCount, image and gone.
+// message, restartCount, image and gone. If the runtime has forgotten how a container ended, finishedAt,
+// exitCode and reason are those of WithPast, and message says so.
 //
 // The state of a pod is stuck, failing, crashed, starting, running, completed, stopped or removed.
 // The state of a container is created, running, exited, unknown or removed.

@@ -134,6 +134,13 @@ func (v *Event) HappenedAt() time.Time {
 	}
 }
 
+// IsEndOf reports whether the event has the exit code of the container's life that began at started. A
+// container with the same ID may have several lives.
+func (v *Event) IsEndOf(started time.Time) bool {
+	return v.ExitCode != nil && !started.IsZero() &&
+		(v.StartedAt.Equal(started) || v.StartedAt.IsZero() && v.FinishedAt.After(started))
+}
+
 // event is an event of the history.
 type event struct {
 	Number uint64 `json:"number"`

@@ -34,7 +34,7 @@ func Healthz(generator *pleg.GenericPLEG) http.Handler {
 		}
 		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
 		var body bytes.Buffer
-		_ = json.Indent(&body, encoded(c.found), "", "  ") // cannot fail: the JSON is valid
+		_ = json.Indent(&body, encoded(report{c.Condition, c.health}), "", "  ") // cannot fail: the JSON is valid
 		header.Set("Content-Type", "application/json")
 		if !c.report.Healthy {
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -54,7 +54,7 @@ func TestHealthz(t *testing.T) {
 	})
 }
 
-// The answer of Healthz begins with the page's sentence. It contains the names and IDs with which
+// The answer of Healthz begins with the page's sentence. It and the page's JSON contain the names and IDs with which
 // crictl and ps find the object of a stuck call.
 func TestHealthzFindsWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -84,8 +84,16 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := found{"shop", "a", "a", "0123456789abcdef0123", "shop/a-sandbox"}
-		if !slices.Equal(got.CallsInFlight, []found{want}) || !slices.Equal(got.FailingPods, []found{want}) {
-			t.Errorf("%+v", got)
+		page := struct {
+			Health *struct{ CallsInFlight, FailingPods []found }
+		}{}
+		if err := json.Unmarshal(n.get("/?format=json").Body.Bytes(), &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range []struct{ CallsInFlight, FailingPods []found }{got, *page.Health} {
+			if !slices.Equal(got.CallsInFlight, []found{want}) || !slices.Equal(got.FailingPods, []found{want}) {
+				t.Errorf("%+v", got)
+			}
 		}
 		n.Heal()
 	})

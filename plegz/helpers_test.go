@@ -133,11 +133,11 @@ type viewedPod struct {
 }
 
 type viewedLife struct {
-	ID, Name, State, Reason string
-	ExitCode                *int
-	Unconfirmed             bool
-	FinishedAt, RemovedAt   time.Time
-	Gone                    uint64
+	ID, Name, State, Reason, Message string
+	ExitCode                         *int
+	Unconfirmed                      bool
+	FinishedAt, RemovedAt            time.Time
+	Gone                             uint64
 }
 
 // state returns the handler's JSON answer.

@@ -18,6 +18,8 @@ import (
 type history struct {
 	entries int  // maximum number of remembered events, and of remembered gone items
 	labels  bool // true if labels are shown
+	// pastEnds contains ends that an earlier agent knew, by container ID.
+	pastEnds map[string]Event
 
 	began       time.Time
 	number      uint64 // number of the newest change
@@ -66,7 +68,9 @@ type departed struct {
 }
 
 func newHistory(o *options, began time.Time) *history {
-	h := &history{entries: o.history, labels: o.labels, began: began, pods: make(map[types.UID]*record)}
+	h := &history{
+		entries: o.history, labels: o.labels, pastEnds: o.pastEnds, began: began, pods: make(map[types.UID]*record),
+	}
 	for _, e := range o.pastEvents {
 		h.addEvent(e)
 	}
@@ -82,16 +86,16 @@ func (h *history) addEvent(e Event) {
 	h.events = h.events[max(0, len(h.events)-h.entries):]
 }
 
-// addCondition adds a condition, unless the newest condition resembles it. If the newest condition
-// has the same level and is less than ten seconds old, the new condition replaces it, because the
-// cause of a problem is found out step by step. If there are too many conditions, addCondition
-// forgets the oldest.
+// addCondition adds a condition, unless the newest condition resembles it. The cause of a problem is
+// found out step by step. So the new condition replaces the newest if that is less than ten seconds old
+// and not the first of its level. If there are too many conditions, addCondition forgets the oldest.
 func (h *history) addCondition(c PastCondition) {
 	past := h.conditions
 	if n := len(past) - 1; n >= 0 && past[n].Resembles(c.Condition) {
 		return
-	} else if n >= 0 && past[n].Level == c.Level && c.Time.Sub(past[n].Time) < 10*time.Second {
-		c.Time, past = past[n].Time, slices.Clone(past[:n]) // answers share the list
+	} else if n > 0 && past[n-1].Level == past[n].Level && past[n].Level == c.Level &&
+		c.Time.Sub(past[n].Time) < 10*time.Second {
+		past = slices.Clone(past[:n]) // answers share the list
 	}
 	past = append(past, c)
 	h.conditions, h.pastAt = past[max(0, len(past)-maxConditions):], h.next()
@@ -133,6 +137,7 @@ func (h *history) note(e *pleg.PodLifecycleEvent, v Event) {
 	case pleg.ContainerRemoved:
 		l := newLife(e.Container, e.Status, r.ended[id])
 		l.sandbox = e.IsSandbox()
+		l.recall(h.pastEnds)
 		h.depart(e.ID, r, l, e.ListedAt)
 	default:
 	}
@@ -256,6 +261,9 @@ func (h *history) update(uid types.UID, r *record, now time.Time) {
 		}
 	}
 	listed := r.observed.lives(r.ended)
+	for _, l := range listed {
+		l.recall(h.pastEnds)
+	}
 	maps.DeleteFunc(listed, func(id string, _ *life) bool { return r.lives[id] != nil && r.lives[id].Gone > 0 })
 	for _, l := range r.shown() {
 		if l.Gone == 0 && listed[l.ID] == nil {

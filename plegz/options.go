@@ -2,6 +2,7 @@ package plegz
 
 import (
 	"context"
+	"slices"
 	"strings"
 )
 
@@ -19,8 +20,9 @@ type options struct {
 	hosts   []string        // Host headers that other machines may send; empty: this machine only
 	record  context.Context // history is recorded until this context ends; nil: only after requests
 	history int
-	// The events and conditions of WithPast.
+	// The events and conditions of WithPast. pastEnds has the newest end of each container in it, by ID.
 	pastEvents     []Event
+	pastEnds       map[string]Event
 	pastConditions []PastCondition
 }
 
@@ -31,6 +33,13 @@ func newOptions(opts []Option) options {
 			opt(&o)
 		}
 	}
+	o.pastEnds = make(map[string]Event)
+	for _, e := range o.pastEvents {
+		if e.ExitCode != nil {
+			o.pastEnds[e.ContainerID] = e
+		}
+	}
+	o.pastEvents = slices.Clone(o.pastEvents[max(0, len(o.pastEvents)-o.history):])
 	return o
 }
 
@@ -74,7 +83,8 @@ func WithRemoteAccess(hosts ...string) Option {
 func WithRecording(ctx context.Context) Option { return func(o *options) { o.record = ctx } }
 
 // WithPast adds events and conditions from before the agent began, for example from the history of
-// an earlier agent. The oldest comes first. By default there are none.
+// an earlier agent. The oldest comes first. The page shows the newest, see WithHistory. If the runtime
+// has forgotten how a container ended, all events are searched for its end. By default there are none.
 func WithPast(events []Event, conditions []PastCondition) Option {
 	return func(o *options) { o.pastEvents, o.pastConditions = events, conditions }
 }

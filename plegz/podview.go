@@ -1,6 +1,7 @@
 package plegz
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/kubepleg/pleg"
@@ -61,8 +62,9 @@ type life struct {
 	Image       string `json:"image,omitempty"`
 	Gone        uint64 `json:"gone,omitempty"`
 
-	sandbox bool
-	place   int // position in the runtime's list
+	sandbox   bool
+	place     int  // position in the runtime's list
+	forgotten bool // true if the runtime does not know the end
 }
 
 // stateRemoved is the state of a container that is no longer listed.
@@ -126,8 +128,19 @@ func (l *life) add(s *pleg.Status) {
 	}
 	l.StartedAt = shownTime(s.StartedAt)
 	if s.State == pleg.ContainerStateExited {
-		l.FinishedAt, l.ExitCode, l.Unconfirmed = shownTime(s.FinishedAt), &s.ExitCode, s.Unconfirmed
+		l.FinishedAt, l.Unconfirmed, l.forgotten = shownTime(s.FinishedAt), s.Unconfirmed, s.EndUnknown
 		l.Reason, l.Message = clip(s.Reason), clip(s.Message)
+		if !s.EndUnknown {
+			l.ExitCode = &s.ExitCode
+		}
+	}
+}
+
+// recall adds the end from the events of an earlier agent, if the runtime has forgotten it.
+func (l *life) recall(ends map[string]Event) {
+	if end, known := ends[l.ID]; known && l.forgotten && end.IsEndOf(l.StartedAt) {
+		l.ExitCode, l.Reason, l.FinishedAt = end.ExitCode, clip(end.Reason), cmp.Or(end.FinishedAt, l.FinishedAt)
+		l.Message = "The runtime has forgotten this end. It comes from the history."
 	}
 }
 

@@ -9,10 +9,15 @@ import (
 	"github.com/kubepleg/pleg"
 )
 
-// report is the answer of Healthz: the Condition and the health report. The calls and the failing
-// pods also contain the names and IDs with which a user can find them on the node.
+// report is the answer of Healthz: the Condition and the health.
 type report struct {
 	Condition
+	health
+}
+
+// health is the health report, also in the page's JSON. The calls and the failing pods also contain
+// the names and IDs with which a user can find them on the node.
+type health struct {
 	pleg.HealthReport
 	CallsInFlight []call       `json:"callsInFlight,omitempty"`
 	FailingPods   []failingPod `json:"failingPods,omitempty"`
@@ -44,10 +49,10 @@ type whereabouts struct {
 	SandboxID   string `json:"sandboxID,omitempty"`
 }
 
-// newReport returns the clipped report. It adds names and IDs from the listed pods to the report's
-// calls and failing pods.
-func newReport(c *condition, pods []*pleg.Pod) *report {
-	r := &report{Condition: c.Condition, HealthReport: clipLists(c.report)}
+// newHealth cuts the lists of a clipped report. It adds names and IDs from the listed pods to the
+// report's calls and failing pods.
+func newHealth(whole *pleg.HealthReport, pods []*pleg.Pod) health {
+	r := health{HealthReport: clipLists(*whole)}
 	byUID := make(map[types.UID]*pleg.Pod, len(pods))
 	for _, p := range pods {
 		byUID[types.UID(clip(string(p.ID)))] = p
@@ -65,7 +70,7 @@ func newReport(c *condition, pods []*pleg.Pod) *report {
 		for _, f := range failing {
 			v := failingPod{FailingPod: f}
 			if pod := byUID[f.PodUID]; pod != nil {
-				v.whereabouts = find(pod, callOf(&c.report, f.PodUID).ObjectID)
+				v.whereabouts = find(pod, callOf(whole, f.PodUID).ObjectID)
 			}
 			all = append(all, v)
 		}

@@ -85,7 +85,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
 	const heading = "CALL IN FLIGHT\tPOD\tCONTAINER ID\tSANDBOX ID\tSINCE\tFOR"
-	table(b, heading, a.condition.found.CallsInFlight, func(w io.Writer, c call) {
+	table(b, heading, a.condition.health.CallsInFlight, func(w io.Writer, c call) {
 		pod := cell(printable.Text(nameOf(c.Namespace, c.Name, string(c.PodUID))))
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(callText(c.RuntimeCall)), cmp.Or(pod, "-"),
 			cmp.Or(printable.Text(c.ContainerID), "-"), cmp.Or(printable.Text(c.SandboxID), "-"),

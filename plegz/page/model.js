@@ -312,7 +312,7 @@ const PLEGZ = (() => {
   }
 
   function stateText(c) {
-    if (c.exitCode === undefined) return c.state;
+    if (c.exitCode === undefined) return c.state + (c.state === 'exited' ? ', code unknown' : '');
     const reason = c.reason ? ' ' + printable(c.reason) : '';
     return (c.state === 'removed' ? 'removed, ' : '') + 'exited ' + c.exitCode + reason + (c.unconfirmed ? ', unconfirmed' : '');
   }

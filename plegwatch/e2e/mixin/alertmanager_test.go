@@ -73,7 +73,7 @@ func TestOneCauseOnePage(t *testing.T) {
 		"PlegNotSeen": "PlegNotSeen PlegUnhealthy PlegRelistSlow PlegInspectionsStuck PlegInspectionsFailing " +
 			"PlegEventStreamDown PlegExitStreamDown",
 		"PlegNeverListed":          "PlegNeverListed PlegUnhealthy PlegEventStreamDown",
-		"PlegUnhealthy":            "PlegUnhealthy PlegInspectionsStuck PlegInspectionsFailing",
+		"PlegUnhealthy":            "PlegUnhealthy PlegInspectionsStuck PlegInspectionsFailing PlegExitStreamDown",
 		"PlegInspectionsStuck":     "PlegInspectionsStuck PlegInspectionsFailing",
 		"PlegAgentGone":            "PlegAgentGone PlegContainersCrashing PlegOOMKills",
 		"PlegFleetUnhealthy":       "PlegFleetUnhealthy PlegUnhealthy PlegNotSeen PlegAgentGone",

@@ -10,11 +10,11 @@ import (
 )
 
 // targetLabels contains the labels that Prometheus adds to each series, and le, the label of
-// histogram buckets.
-var targetLabels = []string{"cluster", "job", "instance", "le"}
+// histogram buckets. alertname is a label of ALERTS.
+var targetLabels = []string{"cluster", "job", "instance", "le", "alertname"}
 
-// agents contains metrics of the agent's process, and the metric up, which Prometheus adds.
-var agents = []string{"up", "pleg_build_info", "process_resident_memory_bytes"}
+// agents contains metrics of the agent's process, and the metrics up and ALERTS, which Prometheus adds.
+var agents = []string{"up", "ALERTS", "pleg_build_info", "process_resident_memory_bytes"}
 
 // Each query of the rules and the dashboard parses. It uses only recorded rules and exported
 // metrics, with their labels and reasons.
