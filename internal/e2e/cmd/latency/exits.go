@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -156,8 +157,7 @@ type exitSamples struct {
 	//   - sent: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.
 	reaped, wait, raw, sent, cri measure.Samples
-	// behind is how much later ContainerDied comes than the same exit comes to a reader without a
-	// generator.
+	// behind is how much later ContainerDied comes than the same event comes to the bare reader.
 	behind measure.Samples
 }
 
@@ -167,34 +167,25 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 	if err != nil {
 		return ended, err
 	}
-	died, first := w.generator.diedAt(m), reaped
+	died := w.generator.diedAt(m)
 	s.sent = append(s.sent, died.Sub(ended))
 	if !reaped.IsZero() {
 		s.reaped = append(s.reaped, reaped.Sub(ended))
 	}
 	if w.raw != nil {
-		read, err := w.raw.of(m.id)
-		if err != nil {
+		read, missing := w.raw.of(m.id)
+		answered, unanswered := w.waits.of(m.id)
+		if err := errors.Join(missing, unanswered); err != nil {
 			return ended, err
 		}
-		s.raw = append(s.raw, read.Sub(ended))
-		answered, err := w.waits.of(m.id)
-		if err != nil {
-			return ended, err
-		}
-		s.wait = append(s.wait, answered.Sub(ended))
-		if first.IsZero() || read.Before(first) {
-			first = read
-		}
-	}
-	if !first.IsZero() {
-		s.behind = append(s.behind, died.Sub(first))
+		s.raw, s.wait = append(s.raw, read.Sub(ended)), append(s.wait, answered.Sub(ended))
+		s.behind = append(s.behind, died.Sub(read))
 	}
 	return ended, nil
 }
 
 func (s *exitSamples) report(r *report) {
-	const died, behind = "process end → ContainerDied, exit events", "the first bare reader → ContainerDied, exit events"
+	const died, behind = "process end → ContainerDied, exit events", "a bare reader of containerd's /tasks/exit → ContainerDied, exit events"
 	r.line("process end → a bare reader of its pidfd", s.reaped)
 	r.line("process end → a bare Wait, of the shim", s.wait)
 	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)
