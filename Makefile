@@ -153,7 +153,7 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 
 .PHONY: plegwatch
 plegwatch: ## the program, .cache/plegwatch
-	CGO_ENABLED=0 go build -C plegwatch -trimpath -ldflags="-s -w -X main.version=$$(git describe --tags --always)" \
+	CGO_ENABLED=0 go build -C plegwatch -trimpath -ldflags="-s -w -X main.version=$$(git describe --tags --always --match='v*')" \
 		-o ../.cache/plegwatch .
 
 .PHONY: nodeagent
