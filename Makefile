@@ -22,7 +22,7 @@ export GOWORK = off
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 check: ## before every commit: format, vet, tidiness, dependencies, tests; a minute or two
@@ -118,7 +118,7 @@ browser: ## the page of plegz in a real Chromium, installed if there is none; a 
 	PLEG_STEP=browser .ci/run
 
 .PHONY: picture
-picture: ## the picture of the page in docs/REFERENCE.md, docs/plegz.png; half a minute
+picture: ## the picture of the page in README.md, docs/plegz.png; half a minute
 	hack/chromium.sh
 	cd plegwatch/e2e/browser && go run ./cmd/picture --stuck --out ../../../docs/plegz.png
 
@@ -153,7 +153,7 @@ bench: ## the benchmarks beside the kubelet's, BENCHCOUNT times (6), into .cache
 
 .PHONY: plegwatch
 plegwatch: ## the program, .cache/plegwatch
-	CGO_ENABLED=0 go build -C plegwatch -trimpath -ldflags="-s -w -X main.version=$$(git describe --tags --always)" \
+	CGO_ENABLED=0 go build -C plegwatch -trimpath -ldflags="-s -w -X main.version=$$(git describe --tags --always --match='v*')" \
 		-o ../.cache/plegwatch .
 
 .PHONY: nodeagent

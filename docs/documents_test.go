@@ -128,28 +128,79 @@ func TestLinksLeadSomewhere(t *testing.T) {
 }
 
 // Readers paste blocks of commands one after the other. So no block changes the folder: each runs
-// at the root of a clone. A program that is built has a version. No URL names a tag, because the tag
-// may not exist yet.
+// at the root of a clone. What a block names in the repository exists. A program or an image that is
+// built has a version, which is not a tag of module ends. No URL names a tag, because the tag may not
+// exist yet.
 func TestBlocksCanBePasted(t *testing.T) {
-	block := regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$")
-	blocks := 0
+	block := regexp.MustCompile("(?ms)^ *```(\\w*)\n(.*?)^ *```$")
+	command := regexp.MustCompile(`(?m)^(?:cd|curl|docker|git|go|install|kubectl|make) `)
+	target := regexp.MustCompile("(?m)(?:`|[A-Z]=\\w+ |^ *```sh\n)make ([a-z][a-z0-9-]*)")
+	makefile, blocks := readFile(t, "Makefile"), 0
 	eachDocument(t, func(path, text string) {
 		if strings.Contains(text, "?ref=v") {
 			t.Errorf("%s: a URL names a tag", path)
 		}
+		if regexp.MustCompile(`go get github.com/kubepleg/pleg[^/]`).MatchString(text) {
+			t.Errorf("%s: without /cri, go get adds no checksums of the modules that cri imports", path)
+		}
 		for _, m := range block.FindAllStringSubmatch(text, -1) {
-			blocks++
-			if regexp.MustCompile(`(?m)^\s*cd `).MatchString(m[1]) {
-				t.Errorf("%s changes the folder:\n%s", path, m[1])
+			if m[1] != "sh" {
+				if m[1] == "" && command.MatchString(m[2]) {
+					t.Errorf("%s: these are commands, and the block is not marked with sh:\n%s", path, m[2])
+				}
+				continue
 			}
-			if strings.Contains(m[1], "go build") && !strings.Contains(m[1], "-X main.version=") {
-				t.Errorf("%s builds without a version:\n%s", path, m[1])
+			blocks++
+			if regexp.MustCompile(`(?m)^\s*cd `).MatchString(m[2]) {
+				t.Errorf("%s changes the folder:\n%s", path, m[2])
+			}
+			if strings.Contains(m[2], "go build") && !strings.Contains(m[2], "-X main.version=") ||
+				strings.Contains(m[2], "docker buildx build") && !strings.Contains(m[2], "--build-arg VERSION=") {
+				t.Errorf("%s builds without a version:\n%s", path, m[2])
+			}
+			if strings.Count(m[2], "git describe ") != strings.Count(m[2], "--match='v*'") {
+				t.Errorf("%s takes its version from any tag:\n%s", path, m[2])
+			}
+			for _, file := range pathsIn(t, m[2]) {
+				if _, err := os.Stat(file); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			}
+		}
+		for _, m := range target.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
+				t.Errorf("%s: make has no target %s", path, m[1])
 			}
 		}
 	})
 	if blocks < 20 {
 		t.Errorf("only %d blocks", blocks)
 	}
+}
+
+// pathsIn returns the paths that a block of commands names below the folders of the repository, and
+// the packages that it runs.
+func pathsIn(t *testing.T, block string) (paths []string) {
+	t.Helper()
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var folders []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			folders = append(folders, regexp.QuoteMeta(e.Name()))
+		}
+	}
+	below := regexp.MustCompile(`(?m)(?:^|[\s"'=<[])(?:\.\.?/)*((?:` + strings.Join(folders, "|") + `)/[\w./-]*)`)
+	for _, m := range below.FindAllStringSubmatch(block, -1) {
+		paths = append(paths, m[1])
+	}
+	run := regexp.MustCompile(`go (?:run|test)(?: -C (\S+))?(?: -\S+)* (\./\S+|\.)`)
+	for _, m := range run.FindAllStringSubmatch(block, -1) {
+		paths = append(paths, filepath.Join(m[1], strings.TrimSuffix(m[2], "...")))
+	}
+	return paths
 }
 
 // eachDocument calls f for each document of the repository.

@@ -220,10 +220,11 @@ func TestComponents(t *testing.T) {
 	spec.HostNetwork = true
 	c := &spec.Containers[0]
 	c.Args[1] = "--listen=[$(HOST_IP)]:10271"
+	c.Args = append(c.Args, "--listen=127.0.0.1:10271") // for the page, and kubectl port-forward
 	c.Env = append(c.Env, corev1.EnvVar{Name: "HOST_IP", ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"},
 	}})
-	claim(t, reflect.DeepEqual(want, manifest(t, "host-network")), "host-network listens on the node's address")
+	claim(t, reflect.DeepEqual(want, manifest(t, "host-network")), "host-network listens on both addresses")
 
 	want, got := manifest(t), manifest(t, "monitoring")
 	monitor, rule := got.PodMonitor, got.PrometheusRule

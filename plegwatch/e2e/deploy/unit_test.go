@@ -84,6 +84,8 @@ func TestUnit(t *testing.T) {
 	if level, err := strconv.ParseFloat(found[1], 64); err != nil || level > 2 {
 		t.Errorf("the exposure level is %v, %v; want 2.0 at most\n%s", level, err, out)
 	}
+	readme, err := os.ReadFile(filepath.Join(Root(), "plegwatch", "deploy", "README.md"))
+	claim(t, err == nil && strings.Contains(string(readme), "rates it "+found[1]+"."), "the README has the level")
 
 	u := unit(t)
 	claim(t, u["CapabilityBoundingSet"][0] == "CAP_DAC_OVERRIDE" && u["AmbientCapabilities"][0] == "",
