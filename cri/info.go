@@ -42,8 +42,8 @@ type Info struct {
 	// SandboxID is the ID of the sandbox that the container is in. For a sandbox, it equals ID.
 	SandboxID string
 	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
-	// is running. A sandbox of CRI-O runs a process only if its pod has a PID namespace of its own,
-	// or drop_infra_ctr is off.
+	// is running. With CRI-O, a created container has one too: its process waits for the start. A sandbox of
+	// CRI-O runs a process only if its pod has a PID namespace of its own, or drop_infra_ctr is off.
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the

@@ -189,6 +189,11 @@ func TestInfoOfTheServer(t *testing.T) {
 			len(c.Env) == 0 || c.RootFS == "" || (c.SnapshotKey == "") != (model == criserver.CRIO) {
 			t.Errorf("container %+v, sandbox %+v", c, p)
 		}
+		created, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "later", PID: 4712})
+		must(t, err)
+		if c, err = r.ContainerInfo(t.Context(), created); err != nil || (c.PID == 4712) != (model == criserver.CRIO) {
+			t.Errorf("created: %+v, %v", c, err)
+		}
 		must(t, s.ExitContainer(id, 0, ""))
 		if c, err = r.ContainerInfo(t.Context(), id); err != nil || c.PID != 0 {
 			t.Errorf("exited: %+v, %v", c, err)
