@@ -42,8 +42,8 @@ type Info struct {
 	// SandboxID is the ID of the sandbox that the container is in. For a sandbox, it equals ID.
 	SandboxID string
 	// PID is the process ID of the first process, in the runtime's PID namespace; 0 if no process
-	// is running. A sandbox of CRI-O runs a process only if its pod has a PID namespace of its own,
-	// or drop_infra_ctr is off.
+	// is running. With CRI-O, a created container has one too: its process waits for the start. A sandbox of
+	// CRI-O runs a process only if its pod has a PID namespace of its own, or drop_infra_ctr is off.
 	PID int
 	// CgroupPath is the path of the cgroup below the mount point of the hierarchy, such as
 	// "/kubepods.slice/kubepods-pod1f2e.slice/cri-containerd-3f2a.scope". Processes of the
@@ -68,6 +68,8 @@ type Info struct {
 	Env []string `json:"-"`
 	// Privileged is true for a privileged container, and for a privileged sandbox of containerd.
 	Privileged bool
+	// AppArmorProfile is the name of the AppArmor profile in the OCI specification; empty for none.
+	AppArmorProfile string
 	// Spec is the OCI runtime specification, which unmarshals into the type Spec of
 	// github.com/opencontainers/runtime-spec/specs-go.
 	Spec json.RawMessage `json:"-"`
@@ -169,7 +171,8 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 	}
 	var spec struct {
 		Process struct {
-			Env []string `json:"env"`
+			Env             []string `json:"env"`
+			AppArmorProfile string   `json:"apparmorProfile"`
 		} `json:"process"`
 		Root struct {
 			Path string `json:"path"`
@@ -195,10 +198,11 @@ func parseInfo(id string, verbose map[string]string) (*Info, error) {
 		Namespaces:  make(map[string]string),
 		RootFS:      spec.Root.Path,
 		SnapshotKey: of.SnapshotKey, Snapshotter: of.Snapshotter,
-		Env:        spec.Process.Env,
-		Privileged: of.Privileged || of.Config.Linux.SecurityContext.Privileged,
-		Spec:       of.RuntimeSpec,
-		Raw:        json.RawMessage(raw),
+		Env:             spec.Process.Env,
+		Privileged:      of.Privileged || of.Config.Linux.SecurityContext.Privileged,
+		AppArmorProfile: spec.Process.AppArmorProfile,
+		Spec:            of.RuntimeSpec,
+		Raw:             json.RawMessage(raw),
 	}
 	if info.PID > 0 {
 		for namespace, name := range procNames {
@@ -235,7 +239,7 @@ func (o *options) inspectedInfo(id string, verbose map[string]string) (*Info, ba
 	kept := &Info{
 		ID: id, SandboxID: short(all.SandboxID), PID: all.PID, CgroupPath: short(all.CgroupPath),
 		Namespaces: make(map[string]string), RootFS: short(all.RootFS), SnapshotKey: short(all.SnapshotKey),
-		Snapshotter: short(all.Snapshotter), Privileged: all.Privileged,
+		Snapshotter: short(all.Snapshotter), Privileged: all.Privileged, AppArmorProfile: short(all.AppArmorProfile),
 	}
 	for namespace := range procNames {
 		if path := short(all.Namespaces[namespace]); path != "" {

@@ -39,8 +39,9 @@ func infoNode(info string) *cri.Runtime {
 }
 
 const (
-	containerdSpec = `{"ociVersion":"1.3.0","process":{"args":["sh"],"env":["PATH=/bin","HOSTNAME=web-0"]},` +
-		`"root":{"path":"rootfs"},"linux":{"cgroupsPath":"kubepods-burstable-pod1f2e_3a4b.slice:cri-containerd:c1",` +
+	containerdSpec = `{"ociVersion":"1.3.0","process":{"args":["sh"],"env":["PATH=/bin","HOSTNAME=web-0"],` +
+		`"apparmorProfile":"cri-containerd.apparmor.d"},"root":{"path":"rootfs"},"linux":{"cgroupsPath":` +
+		`"kubepods-burstable-pod1f2e_3a4b.slice:cri-containerd:c1",` +
 		`"namespaces":[{"type":"pid"},{"type":"mount"},{"type":"network","path":"/proc/4000/ns/net"}]}}`
 	containerdInfo = `{"sandboxID":"s1","pid":4711,"removing":false,"snapshotKey":"c1","snapshotter":"overlayfs",` +
 		`"runtimeType":"io.containerd.runc.v2","config":{"metadata":{"name":"app"},"linux":{"security_context":` +
@@ -61,7 +62,7 @@ func TestContainerInfo(t *testing.T) {
 			"user": "/proc/4711/ns/user", "time": "/proc/4711/ns/time",
 		},
 		RootFS: "rootfs", SnapshotKey: "c1", Snapshotter: "overlayfs",
-		Env:  []string{"PATH=/bin", "HOSTNAME=web-0"},
+		Env: []string{"PATH=/bin", "HOSTNAME=web-0"}, AppArmorProfile: "cri-containerd.apparmor.d",
 		Spec: []byte(containerdSpec), Raw: []byte(containerdInfo),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -188,6 +189,11 @@ func TestInfoOfTheServer(t *testing.T) {
 			len(c.Env) == 0 || c.RootFS == "" || (c.SnapshotKey == "") != (model == criserver.CRIO) {
 			t.Errorf("container %+v, sandbox %+v", c, p)
 		}
+		created, err := s.CreateContainer(sandbox, criserver.ContainerConfig{Name: "later", PID: 4712})
+		must(t, err)
+		if c, err = r.ContainerInfo(t.Context(), created); err != nil || (c.PID == 4712) != (model == criserver.CRIO) {
+			t.Errorf("created: %+v, %v", c, err)
+		}
 		must(t, s.ExitContainer(id, 0, ""))
 		if c, err = r.ContainerInfo(t.Context(), id); err != nil || c.PID != 0 {
 			t.Errorf("exited: %+v, %v", c, err)
@@ -221,11 +227,12 @@ func TestInfoOfAnInspection(t *testing.T) {
 				"ipc": "/proc/4711/ns/ipc", "uts": "/proc/4711/ns/uts", "cgroup": "/proc/4711/ns/cgroup",
 				"user": "/proc/4711/ns/user", "time": "/proc/4711/ns/time",
 			},
-			Env: []string{"HOSTNAME=web-0"},
+			Env: []string{"HOSTNAME=web-0"}, AppArmorProfile: "cri-containerd.apparmor.d",
 		}},
 		{
 			name: "long texts",
-			info: `{"snapshotKey":"` + long + `","runtimeSpec":{"process":{"env":["HOSTNAME=` + long + `"]},` +
+			info: `{"snapshotKey":"` + long + `","runtimeSpec":{"process":{"env":["HOSTNAME=` + long + `"],` +
+				`"apparmorProfile":"` + long + `"},` +
 				`"linux":{"namespaces":[{"type":"` + long + `","path":"/x"},{"type":"pid","path":"/` + long + `"}]}}}`,
 			want: &cri.Info{Namespaces: map[string]string{}},
 		},

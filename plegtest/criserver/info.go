@@ -68,7 +68,9 @@ func (n *node) containerInfoLocked(c *simContainer) map[string]string {
 	}
 	info := n.infoLocked(c.sandbox, c.item.Id, config.GetLinux().GetSecurityContext().GetPrivileged(), config)
 	info.SandboxID = c.sandbox.item.Id
-	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+	// A created container of CRI-O has a process, which waits for the start.
+	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING ||
+		n.crio && c.state == runtimeapi.ContainerState_CONTAINER_CREATED {
 		info.PID = c.pid()
 	}
 	spec := &info.RuntimeSpec
