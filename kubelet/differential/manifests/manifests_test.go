@@ -101,7 +101,8 @@ func decodeByAgent(t *testing.T, paths []string) []result {
 
 // differences returns the fields of the agent's pod that have another value in the kubelet's pod.
 func (r result) differences(pod *v1.Pod) []string {
-	r.Pod.UID, r.Pod.Annotations, r.Pod.APIVersion, r.Pod.Kind = "", nil, "", ""
+	r.Pod.UID, r.Pod.APIVersion, r.Pod.Kind = "", "", ""
+	delete(r.Pod.Annotations, "nodeagent.kubepleg.dev/ignored")
 	want, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(r.Pod)
 	got, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	return differences("", want, got)
@@ -124,8 +125,12 @@ func decode(content []byte) (*v1.Pod, error) {
 	}
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)
 	converted := &v1.Pod{}
-	return converted, errors.Join(validation.ValidatePodCreate(pod, options).ToAggregate(),
+	err = errors.Join(validation.ValidatePodCreate(pod, options).ToAggregate(),
 		corev1.Convert_core_Pod_To_v1_Pod(pod, converted, nil))
+	if _, resource, _ := podutil.HasAPIObjectReference(pod); resource != "" {
+		err = errors.Join(err, fmt.Errorf("static pods may not reference %s", resource))
+	}
+	return converted, err
 }
 
 // differences returns the fields of want that have another value in got.

@@ -3,7 +3,6 @@ package manifests
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -31,7 +30,8 @@ func TestPublished(t *testing.T) {
 	capabilities.Setup(true, 0)
 	files := map[string]string{} // by the text of a pod
 	err := filepath.WalkDir(*published, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || !strings.Contains(".yaml .yml .json", cmp.Or(filepath.Ext(path), "?")) {
+		if err != nil || !entry.Type().IsRegular() ||
+			!slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
 			return err
 		}
 		content, err := os.ReadFile(path)

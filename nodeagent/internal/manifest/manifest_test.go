@@ -275,6 +275,12 @@ func TestDecodeRefuses(t *testing.T) {
 			"terminationMessagePolicy: Unsupported"},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {seccomp.security.alpha.kubernetes.io/pod: x}}\n" +
 			"spec:\n" + containers, "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, finalizers: [orphan, x]}\nspec:\n" + containers,
+			`metadata.finalizers[1]: Invalid value: "x"`},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {controller.kubernetes.io/pod-deletion-cost: \"05\"}}" +
+			"\nspec:\n" + containers, "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {scheduler.alpha.kubernetes.io/tolerations: '[{}]'}}" +
+			"\nspec:\n" + containers, "metadata.annotations[scheduler.alpha.kubernetes.io/tolerations][0].operator: Invalid"},
 	} {
 		pod, err := Decode([]byte(c.text), "node")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
