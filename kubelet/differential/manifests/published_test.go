@@ -19,7 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
-var published = flag.String("manifests.published", "", "compare the pods in the YAML and JSON files below this `folder`")
+var published = flag.String("manifests.published", "", "compare the pods in YAML and JSON files below this `folder`")
 
 // TestPublished compares the pods and pod templates in published manifests, such as those of public
 // repositories. The agent may refuse a pod that the kubelet accepts; the log counts its reasons.

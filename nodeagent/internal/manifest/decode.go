@@ -112,6 +112,9 @@ func setDefaults(pod *v1.Pod, nodeName string) {
 	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, v1.RestartPolicyAlways)
 	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
 		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
+	if *spec.TerminationGracePeriodSeconds < 0 {
+		spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	}
 	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
 	for i := range spec.Volumes {
 		if vol := &spec.Volumes[i]; vol.VolumeSource == (v1.VolumeSource{}) {

@@ -166,7 +166,6 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Pipe}}]\n",
 			"spec.volumes[0].hostPath.type: Unsupported"},
 		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
-		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n",
 			"ports[0].hostPort: Forbidden"},
 		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n",
