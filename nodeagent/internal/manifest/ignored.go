@@ -188,7 +188,7 @@ func (v *validator) weight(weight int32, at *field.Path) {
 		field.Invalid(at.Child("weight"), weight, validation.InclusiveRangeError(1, 100)))
 }
 
-// selector checks a label selector, and the label keys whose values a new pod adds to it.
+// selector checks a label selector, and the label keys that extend it.
 func (v *validator) selector(selector *metav1.LabelSelector, match, mismatch []string, at *field.Path) {
 	v.errs = append(v.errs, metav1validation.ValidateLabelSelector(selector,
 		metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
@@ -205,7 +205,7 @@ func (v *validator) selector(selector *metav1.LabelSelector, match, mismatch []s
 		return
 	}
 	seen := sets.KeySet(selector.MatchLabels)
-	for _, e := range selector.MatchExpressions { // the key alone may be what a new pod added
+	for _, e := range selector.MatchExpressions { // the API server adds one for each of matchLabelKeys
 		v.check(!seen.Has(e.Key) || !slices.Contains(match, e.Key),
 			field.Invalid(at.Child("matchLabelKeys"), e.Key, "exists in both matchLabelKeys and labelSelector"))
 		seen.Insert(e.Key)
