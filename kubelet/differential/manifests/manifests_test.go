@@ -60,34 +60,52 @@ func TestManifests(t *testing.T) {
 	for i := range paths {
 		paths[i], _ = filepath.Abs(paths[i])
 	}
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "./internal/manifest/decode"}, paths...)...)
-	cmd.Dir, cmd.Env = "../../../nodeagent", append(os.Environ(), "GOWORK=off")
-	output, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-	results := json.NewDecoder(bytes.NewReader(output))
-	for i, path := range paths {
-		var agent struct {
-			Pod   *v1.Pod
-			Error string
-		}
-		content, unreadable := os.ReadFile(path)
-		if err := errors.Join(results.Decode(&agent), unreadable); err != nil {
+	for i, agent := range decodeByAgent(t, paths) {
+		content, err := os.ReadFile(paths[i])
+		if err != nil {
 			t.Fatal(err)
 		}
 		pod, err := decode(content)
 		if (err == nil) != (i < good) || (agent.Error == "") != (i < good) {
 			t.Errorf("the kubelet's error: %v; the agent's error: %q; of\n%s", err, agent.Error, content)
 		} else if err == nil {
-			agent.Pod.UID, agent.Pod.Annotations, agent.Pod.APIVersion, agent.Pod.Kind = "", nil, "", ""
-			want, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(agent.Pod)
-			got, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
-			for _, difference := range differences("", want, got) {
+			for _, difference := range agent.differences(pod) {
 				t.Errorf("%s; of\n%s", difference, content)
 			}
 		}
 	}
+}
+
+// result is what the agent makes of a manifest.
+type result struct {
+	Pod   *v1.Pod
+	Error string
+}
+
+// decodeByAgent returns the agent's results for manifest files.
+func decodeByAgent(t *testing.T, paths []string) []result {
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "./internal/manifest/decode"}, paths...)...)
+	cmd.Dir, cmd.Env = "../../../nodeagent", append(os.Environ(), "GOWORK=off")
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	results, decoder := make([]result, len(paths)), json.NewDecoder(bytes.NewReader(output))
+	for i := range results {
+		if err := decoder.Decode(&results[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return results
+}
+
+// differences returns the fields of the agent's pod that have another value in the kubelet's pod.
+func (r result) differences(pod *v1.Pod) []string {
+	r.Pod.UID, r.Pod.APIVersion, r.Pod.Kind = "", "", ""
+	delete(r.Pod.Annotations, "nodeagent.kubepleg.dev/ignored")
+	want, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(r.Pod)
+	got, _ := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	return differences("", want, got)
 }
 
 // decode decodes, completes and validates a manifest with the kubelet's functions.
@@ -107,8 +125,12 @@ func decode(content []byte) (*v1.Pod, error) {
 	}
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)
 	converted := &v1.Pod{}
-	return converted, errors.Join(validation.ValidatePodCreate(pod, options).ToAggregate(),
+	err = errors.Join(validation.ValidatePodCreate(pod, options).ToAggregate(),
 		corev1.Convert_core_Pod_To_v1_Pod(pod, converted, nil))
+	if _, resource, _ := podutil.HasAPIObjectReference(pod); resource != "" {
+		err = errors.Join(err, fmt.Errorf("static pods may not reference %s", resource))
+	}
+	return converted, err
 }
 
 // differences returns the fields of want that have another value in got.

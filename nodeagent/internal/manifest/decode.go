@@ -16,9 +16,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	"github.com/google/uuid"
 	goyaml "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -110,6 +112,9 @@ func setDefaults(pod *v1.Pod, nodeName string) {
 	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, v1.RestartPolicyAlways)
 	spec.TerminationGracePeriodSeconds = cmp.Or(spec.TerminationGracePeriodSeconds,
 		ptr.To[int64](v1.DefaultTerminationGracePeriodSeconds))
+	if *spec.TerminationGracePeriodSeconds < 0 {
+		spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	}
 	spec.SecurityContext = cmp.Or(spec.SecurityContext, &v1.PodSecurityContext{})
 	for i := range spec.Volumes {
 		if vol := &spec.Volumes[i]; vol.VolumeSource == (v1.VolumeSource{}) {
@@ -124,21 +129,31 @@ func setDefaults(pod *v1.Pod, nodeName string) {
 func setContainerDefaults(c *v1.Container) {
 	if c.ImagePullPolicy == "" {
 		c.ImagePullPolicy = v1.PullIfNotPresent
-		name := c.Image[strings.LastIndex(c.Image, "/")+1:]
-		if _, tag, tagged := strings.Cut(name, ":"); (!tagged || tag == "latest") && !strings.Contains(name, "@") {
-			c.ImagePullPolicy = v1.PullAlways
+		if name, err := reference.ParseNormalizedNamed(c.Image); err == nil { // another name cannot be pulled
+			if tagged, ok := reference.TagNameOnly(name).(reference.Tagged); ok && tagged.Tag() == "latest" {
+				c.ImagePullPolicy = v1.PullAlways
+			}
 		}
 	}
 	requests := v1.ResourceList{}
 	maps.Copy(requests, c.Resources.Limits)
 	maps.Copy(requests, c.Resources.Requests)
 	c.Resources.Requests = requests
+	for _, list := range []v1.ResourceList{c.Resources.Limits, requests} {
+		for name, quantity := range list {
+			quantity.RoundUp(resource.Milli)
+			list[name] = quantity
+		}
+	}
 	for _, kind := range plan.ProbeKinds {
 		if p := plan.Probe(c, kind); p != nil {
 			p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, 1)
 			p.PeriodSeconds = cmp.Or(p.PeriodSeconds, 10)
 			p.SuccessThreshold = cmp.Or(p.SuccessThreshold, 1)
 			p.FailureThreshold = cmp.Or(p.FailureThreshold, 3)
+			if p.GRPC != nil {
+				p.GRPC.Service = cmp.Or(p.GRPC.Service, new(string))
+			}
 		}
 	}
 }

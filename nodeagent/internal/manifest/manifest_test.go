@@ -166,7 +166,6 @@ func TestDecodeRefuses(t *testing.T) {
 		{head + containers + "  volumes: [{name: v, hostPath: {path: /a, type: Pipe}}]\n",
 			"spec.volumes[0].hostPath.type: Unsupported"},
 		{head + containers + "  restartPolicy: Sometimes\n", "spec.restartPolicy: Unsupported value"},
-		{head + containers + "  terminationGracePeriodSeconds: -1\n", "spec.terminationGracePeriodSeconds: Invalid"},
 		{head + "  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]\n",
 			"ports[0].hostPort: Forbidden"},
 		{head + "  hostNetwork: true\n  containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 81}]}]\n",
@@ -275,6 +274,12 @@ func TestDecodeRefuses(t *testing.T) {
 			"terminationMessagePolicy: Unsupported"},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {seccomp.security.alpha.kubernetes.io/pod: x}}\n" +
 			"spec:\n" + containers, "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, finalizers: [orphan, x]}\nspec:\n" + containers,
+			`metadata.finalizers[1]: Invalid value: "x"`},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {controller.kubernetes.io/pod-deletion-cost: \"05\"}}" +
+			"\nspec:\n" + containers, "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {scheduler.alpha.kubernetes.io/tolerations: '[{}]'}}" +
+			"\nspec:\n" + containers, "metadata.annotations[scheduler.alpha.kubernetes.io/tolerations][0].operator: Invalid"},
 	} {
 		pod, err := Decode([]byte(c.text), "node")
 		if err == nil || !strings.Contains(err.Error(), c.want) {

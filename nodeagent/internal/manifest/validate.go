@@ -41,6 +41,7 @@ func validate(pod *v1.Pod) field.ErrorList {
 		v.check(!old, field.Forbidden(field.NewPath("metadata", "annotations").Key(key), "it is a field now"))
 	}
 	v.spec(&pod.Spec, field.NewPath("spec"))
+	v.ignored(pod)
 	slices.SortStableFunc(v.errs, func(a, b *field.Error) int { return cmp.Compare(a.Field, b.Field) })
 	return v.errs
 }
@@ -81,6 +82,12 @@ func oneOf[T ~string](v *validator, value T, at *field.Path, values ...T) {
 	v.check(value == "" || slices.Contains(values, value), field.NotSupported(at, value, values))
 }
 
+// exactlyOneOf checks that a value is one of the values.
+func exactlyOneOf[T ~string](v *validator, value T, at *field.Path, values ...T) {
+	v.check(value != "", field.Required(at, ""))
+	oneOf(v, value, at, values...)
+}
+
 // path checks a path that becomes a path on the host.
 func (v *validator) path(p string, at *field.Path) {
 	v.check(path.IsAbs(p) && !slices.Contains(strings.Split(p, "/"), ".."),
@@ -115,6 +122,10 @@ func (v *validator) spec(spec *v1.PodSpec, at *field.Path) {
 	for i, group := range spec.SecurityContext.SupplementalGroups {
 		v.within(&group, 0, security.Child("supplementalGroups").Index(i))
 	}
+	if policy := spec.SecurityContext.FSGroupChangePolicy; policy != nil {
+		exactlyOneOf(v, *policy, security.Child("fsGroupChangePolicy"), v1.FSGroupChangeOnRootMismatch,
+			v1.FSGroupChangeAlways)
+	}
 	for i, alias := range spec.HostAliases { // aliases become lines of /etc/hosts
 		at := at.Child("hostAliases").Index(i)
 		v.errs = append(v.errs, validation.IsValidIP(at.Child("ip"), alias.IP)...)
@@ -146,14 +157,12 @@ func (v *validator) spec(spec *v1.PodSpec, at *field.Path) {
 // profiles checks profiles. A custom profile needs a file on the node.
 func (v *validator) profiles(seccomp *v1.SeccompProfile, appArmor *v1.AppArmorProfile, at *field.Path) {
 	if seccomp != nil {
-		at := at.Child("seccompProfile", "type")
-		v.check(seccomp.Type != "", field.Required(at, ""))
-		oneOf(v, seccomp.Type, at, v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined)
+		exactlyOneOf(v, seccomp.Type, at.Child("seccompProfile", "type"),
+			v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined)
 	}
 	if appArmor != nil {
-		at := at.Child("appArmorProfile", "type")
-		v.check(appArmor.Type != "", field.Required(at, ""))
-		oneOf(v, appArmor.Type, at, v1.AppArmorProfileTypeRuntimeDefault, v1.AppArmorProfileTypeUnconfined)
+		exactlyOneOf(v, appArmor.Type, at.Child("appArmorProfile", "type"),
+			v1.AppArmorProfileTypeRuntimeDefault, v1.AppArmorProfileTypeUnconfined)
 	}
 }
 
@@ -190,6 +199,7 @@ func (v *validator) container(c *v1.Container, hostPorts sets.Set[string], at *f
 	}
 	v.mounts(c, at.Child("volumeMounts"))
 	v.resources(&c.Resources, at.Child("resources"))
+	v.resizePolicies(c.ResizePolicy, at.Child("resizePolicy"))
 	v.security(c.SecurityContext, at.Child("securityContext"))
 	v.probe(c.LivenessProbe, at.Child("livenessProbe"))
 	v.probe(c.StartupProbe, at.Child("startupProbe"))
@@ -254,9 +264,9 @@ func (v *validator) mounts(c *v1.Container, at *field.Path) {
 		v.path(m.MountPath, at.Child("mountPath"))
 		v.check(!paths.Has(m.MountPath), field.Invalid(at.Child("mountPath"), m.MountPath, "must be unique"))
 		paths.Insert(m.MountPath)
-		propagation := ptr.Deref(m.MountPropagation, "")
-		oneOf(v, propagation, at.Child("mountPropagation"), v1.MountPropagationNone, v1.MountPropagationHostToContainer,
-			v1.MountPropagationBidirectional)
+		propagation := ptr.Deref(m.MountPropagation, v1.MountPropagationNone)
+		exactlyOneOf(v, propagation, at.Child("mountPropagation"), v1.MountPropagationNone,
+			v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
 		v.check(propagation != v1.MountPropagationBidirectional || privileged(c.SecurityContext), field.Forbidden(
 			at.Child("mountPropagation"), "Bidirectional mount propagation is available only to privileged containers"))
 	}
