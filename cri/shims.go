@@ -61,9 +61,10 @@ const (
 
 // shimHold is how long after an outage a full list must begin, so that its success ends the calls
 // to the shims. Without this delay, an exit is lost if containerd sends its event before the stream
-// is back, and the shim answers Wait a little later. The delay doubles with each outage, so that
-// shims do not keep many goroutines on a node that is often slow.
-var shimHold = backoff.Policy{First: time.Second, Longest: time.Hour}
+// is back, and the shim answers Wait later. containerd waits ten seconds for a slow shim, and then
+// says that the exit is unknown. The delay doubles with each outage, so that shims do not keep many
+// goroutines on a node that is often slow.
+var shimHold = backoff.Policy{First: 10 * time.Second, Longest: time.Hour}
 
 // shimRetry is the delay before a shim that failed is asked again.
 var shimRetry = backoff.Policy{First: shimPeriod, Longest: 5 * time.Second}

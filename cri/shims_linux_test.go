@@ -289,6 +289,44 @@ func TestShimsOverAnOutage(t *testing.T) {
 	}
 }
 
+// A shim that is as slow as containerd allows still reports an exit: containerd is back, and has
+// already said that the exit is unknown.
+func TestSlowShim(t *testing.T) {
+	s, r := serverAndRuntime(t)
+	app := runContainer(t, s, s.RunPod(criserver.PodConfig{UID: "uid"}), "app")
+	state := filepath.Dir(strings.TrimPrefix(s.Endpoint(), "unix://"))
+	asked, handled := make(chan struct{}, 10), make(chan struct{})
+	shim := startShim(t, filepath.Join(state, "s"), func(method, _ string, call uint32) []byte {
+		if method != "Wait" {
+			return frame(2, call)
+		}
+		asked <- struct{}{}
+		<-handled
+		return waited(call, 7, int(time.Now().Unix()))
+	})
+	bundleOf(t, state, app, "address", "unix://"+shim.socket)
+	cache := pleg.NewCache()
+	g := pleg.NewGenericPLEG(r, 0, 50*time.Millisecond, cache, clock.RealClock{}, pleg.WithLogger(logr.Discard()))
+	g.Start(t.Context())
+	t.Cleanup(g.Stop)
+	exitCode := func() int {
+		status, _ := cache.Get("uid") // while containerd is down, there may be an error
+		if of := status.FindContainerStatusByName("app"); of != nil && of.State == pleg.ContainerStateExited {
+			return of.ExitCode
+		}
+		return -1
+	}
+	waitFor(t, func() bool { return g.HealthReport().ExitStream.State == pleg.StreamConnected })
+	s.Down()
+	<-asked
+	must(t, s.ExitContainer(app, 255, "Unknown"))
+	must(t, s.Up())
+	waitFor(t, func() bool { return exitCode() == 255 })
+	time.Sleep(3 * time.Second) // the shim is slower than several lists
+	close(handled)
+	waitFor(t, func() bool { return exitCode() == 7 })
+}
+
 // A failure of one shim affects only the pod of that shim. A metric counts the failure, and
 // DescribeRuntime reports it.
 func TestBadShims(t *testing.T) {
