@@ -118,7 +118,7 @@ func described(result attribution.Result, err error) string {
 		if !errors.Is(err, known) {
 			continue
 		}
-		isSearch := known == attribution.ErrUnknownContainer || known == attribution.ErrNotSearched
+		isSearch := errors.Is(known, attribution.ErrUnknownContainer) || errors.Is(known, attribution.ErrNotSearched)
 		if hasID := result.ContainerID != ""; hasID != isSearch || result.Pod != nil {
 			return "another result with " + known.Error()
 		}

@@ -37,8 +37,8 @@ type Condition struct {
 }
 
 // changing matches the parts of a sentence that may change while the problem stays the same.
-var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|; other pods are not affected|` +
-	`\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
+var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|` +
+	`; other pods are not affected|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
 // Resembles reports whether c and other have the same level and describe the same problem. Times
 // and counts may differ: at LevelOK, all Conditions resemble each other.
