@@ -3,80 +3,104 @@ package pleg_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/podworkers"
 )
 
-// removeFolders removes the folders of pods that are gone. Each folder has the UID of a pod as its
-// name, and was made when a list showed that pod. The runtime may have lost its pods, and the kubelet
-// makes them again, with the same UIDs: known asks the kubelet.
-func removeFolders(ctx context.Context, g *pleg.GenericPLEG, root string, known func(types.UID) (bool, error)) error {
-	folders, err := os.ReadDir(root) // before the list, which shows the pods of all these folders
-	if err != nil {
-		return err
-	}
-	if err := g.Relist(ctx); err != nil {
+// keepFolders keeps a folder for each listed pod, until ctx ends. Its name is the pod's UID. The
+// runtime may lose a pod, and the kubelet makes it again, with the same UID: known asks the kubelet.
+func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
+	workers := podworkers.New(g, podworkers.Options{
+		Sync: func(_ context.Context, pod *pleg.PodStatus, exists bool) (podworkers.Result, error) {
+			if exists {
+				return podworkers.Result{}, root.MkdirAll(string(pod.ID), 0o700)
+			}
+			isKnown, err := known(pod.ID)
+			if err != nil || isKnown {
+				return podworkers.Result{After: time.Minute}, err // Sync is called again
+			}
+			return podworkers.Result{}, root.RemoveAll(string(pod.ID))
+		},
+	})
+	if err := g.WaitForSync(ctx); err != nil {
 		return err // without a list, nothing is gone
 	}
-	var errs []error
+	folders, err := fs.ReadDir(root.FS(), ".") // also those of pods that have gone meanwhile
 	for _, folder := range folders {
-		uid := types.UID(folder.Name())
-		if _, exists, _ := g.Cache().Lookup(uid); exists {
-			continue
-		}
-		exists, err := known(uid)
-		if err == nil && !exists {
-			err = os.RemoveAll(filepath.Join(root, folder.Name()))
-		}
-		errs = append(errs, err)
+		workers.Add(ctx, types.UID(folder.Name()))
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, workers.Run(ctx, nil))
 }
 
-// removeFolders keeps the folder of a pod that exists, even if its inspection fails. It also keeps
-// a folder if the kubelet knows the pod or does not answer. If the list fails, it keeps all
-// folders.
-func TestRemoveFolders(t *testing.T) {
-	root, runtime := t.TempDir(), plegtest.NewRuntime()
-	runtime.SetPods(plegtest.NewPod("web", plegtest.Running("nginx")), plegtest.NewPod("bad", plegtest.Running("app")))
-	runtime.Fail(plegtest.GetPodStatus, "bad", errors.New("broken"))
-	g := pleg.New(runtime)
-	for _, uid := range []string{"web", "bad", "gone", "known", "unanswered"} {
-		if err := os.Mkdir(filepath.Join(root, uid), 0o700); err != nil {
+// keepFolders keeps the folder of a listed pod, even if the pod's inspection fails. It also keeps a
+// folder as long as the kubelet knows the pod or does not answer. A pod that comes back gets a folder.
+func TestKeepFolders(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, uid := range []string{"bad", "gone", "known", "unanswered"} {
+		if err := root.Mkdir(uid, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	left := func() (names []string) {
-		folders, err := os.ReadDir(root)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		web := plegtest.NewPod("web", plegtest.Running("nginx"))
+		runtime.SetPods(web, plegtest.NewPod("bad", plegtest.Running("app")))
+		runtime.Fail(plegtest.GetPodStatus, "bad", errors.New("broken"))
+		left := func(want ...string) {
+			t.Helper()
+			time.Sleep(2 * time.Minute)
+			folders, err := os.ReadDir(dir)
+			var names []string
+			for _, folder := range folders {
+				names = append(names, folder.Name())
+			}
+			if err != nil || !slices.Equal(names, want) {
+				t.Errorf("%q, %v; want %q", names, err, want)
+			}
 		}
-		for _, folder := range folders {
-			names = append(names, folder.Name())
+		var later atomic.Bool // true if the kubelet answers, and knows no pod
+		heal := runtime.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("away"))
+		g := pleg.New(runtime)
+		g.Start(t.Context())
+		defer g.Stop()
+		ctx, stop := context.WithCancelCause(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- keepFolders(ctx, g, root, func(uid types.UID) (bool, error) {
+				if uid == "unanswered" && !later.Load() {
+					return false, errors.New("the kubelet is away")
+				}
+				return uid == "known" && !later.Load(), nil
+			})
+		}()
+		left("bad", "gone", "known", "unanswered") // there is no list yet
+		heal()
+		left("bad", "known", "unanswered", "web")
+		later.Store(true)
+		runtime.RemovePod("web")
+		left("bad")
+		runtime.SetPod(web)
+		left("bad", "web")
+		end := errors.New("the end")
+		stop(end)
+		if err := <-ended; !errors.Is(err, end) {
+			t.Error(err)
 		}
-		return names
-	}
-
-	known := func(uid types.UID) (bool, error) { // answers for the kubelet
-		if uid == "unanswered" {
-			return false, errors.New("the kubelet is away")
-		}
-		return uid == "known", nil
-	}
-	heal := runtime.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("away"))
-	if err := removeFolders(t.Context(), g, root, known); err == nil || len(left()) != 5 {
-		t.Errorf("without a list: %v, %q", err, left())
-	}
-	heal()
-	err := removeFolders(t.Context(), g, root, known)
-	if err == nil || !slices.Equal(left(), []string{"bad", "known", "unanswered", "web"}) {
-		t.Errorf("%v, %q", err, left())
-	}
+	})
 }

@@ -325,9 +325,9 @@ func WithCache(cache *PodCache) Option { return func(o *options) { o.cache = cac
 // WithClock sets the clock for all timing. The default is the real clock. A test may pass a fake clock.
 func WithClock(clock clock.Clock) Option { return func(o *options) { o.clock = clock } }
 
-// WithRelistPeriod sets the time from the start of one full list to the next. Zero or less selects
-// DefaultRelistPeriod, the default. A period may not exceed half the threshold of
-// WithRelistThreshold, or one second if that is longer. A longer period is shortened.
+// WithRelistPeriod sets the time from the start of one full list to the next; a full list also follows each
+// connection of the event stream. Zero or less selects DefaultRelistPeriod, the default. A period may not exceed
+// half the threshold of WithRelistThreshold, or one second if that is longer. A longer period is shortened.
 func WithRelistPeriod(d time.Duration) Option { return func(o *options) { o.relistPeriod = d } }
 
 // WithWatchCapacity sets the capacity of Watch's channel; see WithCapacity.

@@ -310,7 +310,7 @@ func (g *GenericPLEG) WaitForSync(ctx context.Context) error {
 	return fmt.Errorf("pleg has not synced: %w: %w", missing, context.Cause(ctx))
 }
 
-// Pods returns the listed pods, sorted by UID, even if they are not inspected yet. It never waits for the runtime.
+// Pods returns the listed pods, sorted by UID, inspected or not, with the exits of exit events. It never blocks.
 func (g *GenericPLEG) Pods() (pods []*Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -320,7 +320,7 @@ func (g *GenericPLEG) Pods() (pods []*Pod) {
 	return pods
 }
 
-// Pod returns the listed pod with a UID, even if it is not inspected yet; nil for none. It never waits for the runtime.
+// Pod returns the listed pod with a UID, inspected or not, with exits of exit events; nil for none. It never blocks.
 func (g *GenericPLEG) Pod(uid types.UID) (pod *Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

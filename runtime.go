@@ -43,7 +43,7 @@ type Runtime interface {
 // blocked readers cost a pod list instead of a full list.
 type PodGetter interface {
 	// GetPod lists one pod, with its exited containers. If the runtime does not know the pod, the
-	// error is ErrPodNotFound, wrapped or not.
+	// error is ErrPodNotFound, wrapped or not. The generator never passes an empty uid.
 	GetPod(ctx context.Context, uid types.UID) (*Pod, error)
 }
 
@@ -101,7 +101,7 @@ type RuntimeCall struct {
 	Method string `json:"method"`
 	// PodUID is the UID of the pod of the call; empty for a list of all pods.
 	PodUID types.UID `json:"podUID,omitempty"`
-	// Object describes the object of the call: "container app (3f2a…)"; empty for lists.
+	// Object describes the object of the call: "container app (3f2a…)", "sandbox (3f2a…)"; empty for lists.
 	Object string `json:"object,omitempty"`
 	// ObjectID is the full ID of the container or sandbox in Object; empty for none.
 	ObjectID string `json:"objectID,omitempty"`

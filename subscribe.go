@@ -66,7 +66,7 @@ type Handler struct {
 	// removed and comes back before its removal is handled, only the functions for its containers are
 	// called. The pod may live on: a runtime may lose its pods, and the kubelet makes them again.
 	OnPodRemoved func(*Pod)
-	// OnContainerCreated is called once for each container, in any state, before its other events.
+	// OnContainerCreated is called once for each container, in any state, before its other events; newest first in a list.
 	OnContainerCreated func(*PodLifecycleEvent)
 	// OnContainerStarted is called for each container that ran, before OnContainerDied, even if it
 	// ended before a list showed it running.

@@ -6,14 +6,17 @@
 //
 // An answer is never about another process: it does not matter whether the PID is reused during the
 // look-up. It is never about another container either, because the cgroup contains its full ID. If
-// the pod cannot be found, the error is ErrUnknownContainer.
+// the runtime does not list the container, the error is ErrUnknownContainer.
 //
 // # Cost
 //
 // If many containers are unknown, the calls to the runtime stay bounded: an Attributor makes at most
 // ten lists of one pod and one list of all pods per second. Look-ups of one container share a list.
-// A container that a list did not show is searched for again ten seconds later. Until then the
+// A container that a search did not find is searched for again ten seconds later. Until then the
 // generator's own lists may find it. At most 10,000 such containers are remembered.
+//
+// In a testing/synctest bubble, a search takes up to two seconds: its list must begin after the
+// look-up, and time stands still.
 //
 // # Requirements
 //
@@ -51,9 +54,13 @@ var (
 	// ErrOwnContainer means that the process may be in this program's own container. A program in a
 	// cgroup namespace of its own does not see the ID of its container.
 	ErrOwnContainer = errors.New("may be in this program's own container")
-	// ErrUnknownContainer means that the runtime does not list the container, or not any more. If
-	// the runtime has not answered in time, or the context has ended, the error also wraps the cause.
+	// ErrUnknownContainer means that a list showed that the runtime does not have the container, or
+	// not any more. The list began after the look-up, or less than ten seconds before.
 	ErrUnknownContainer = errors.New("unknown container")
+	// ErrNotSearched means that the cache does not have the container, and that no list shows whether
+	// the runtime has it. The error wraps the cause: too many searches are under way, the runtime has
+	// not answered, or the context has ended. Look the container up again later.
+	ErrNotSearched = errors.New("could not search for container")
 )
 
 // maxFile is the size limit of a file in /proc, in bytes. A cgroup file of 14 hierarchies with paths
@@ -71,8 +78,8 @@ type Attributor struct {
 	inHost bool
 
 	mu       sync.Mutex
-	searches map[string]*search   // by container ID, "" for the next full list; guarded by mu
-	misses   map[string]time.Time // when a search found nothing, by container ID; guarded by mu
+	searches map[string]*search // by container ID, "" for the next full list; guarded by mu
+	misses   map[string]miss    // searches that found nothing, by container ID; guarded by mu
 	// podLists counts the lists of single pods since second, and fullList is when the newest full
 	// list began; guarded by mu.
 	podLists         int
@@ -87,13 +94,13 @@ func New(generator *pleg.GenericPLEG, proc string) *Attributor {
 	}
 	own, _ := os.Readlink(filepath.Join(proc, "self", "ns", "cgroup"))
 	return &Attributor{generator: generator, proc: proc, inHost: own == hostNamespace,
-		searches: make(map[string]*search), misses: make(map[string]time.Time)}
+		searches: make(map[string]*search), misses: make(map[string]miss)}
 }
 
 // Result is where a process runs.
 type Result struct {
-	// ContainerID is the ID of the container or sandbox that the cgroup names. With ErrUnknownContainer,
-	// it is the only field that is set; with other errors, no field is.
+	// ContainerID is the ID of the container or sandbox that the cgroup names. With ErrUnknownContainer
+	// and ErrNotSearched, it is the only field that is set; with other errors, no field is.
 	ContainerID string
 	// Pod is the pod of the container. If the container is gone, GoneAt is set, and Pod is the last
 	// status with the container. Pod is shared and must not be modified.
@@ -113,7 +120,8 @@ type Result struct {
 // cgroup during the call, the result is about the newer cgroup.
 //
 // The errors are those of this package and of reading /proc. A search for a container takes at most
-// three seconds, and ends with ctx. If ctx ends before the search could begin, it does not wait.
+// three seconds, and ends with ctx. If ctx ends before the search could begin, the error is
+// ErrNotSearched at once.
 func (a *Attributor) Process(ctx context.Context, pid int, startTime uint64) (Result, error) {
 	result, err := a.process(ctx, pid, startTime)
 	if err != nil {

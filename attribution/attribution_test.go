@@ -114,11 +114,12 @@ func in(pod types.UID, container string) string {
 // described returns the pod and the number of the container, or the error of this package.
 func described(result attribution.Result, err error) string {
 	for _, known := range []error{attribution.ErrNoProcess, attribution.ErrNoContainer, attribution.ErrOwnContainer,
-		attribution.ErrUnknownContainer} {
+		attribution.ErrUnknownContainer, attribution.ErrNotSearched} {
 		if !errors.Is(err, known) {
 			continue
 		}
-		if hasID := result.ContainerID != ""; hasID != errors.Is(err, attribution.ErrUnknownContainer) || result.Pod != nil {
+		isSearch := errors.Is(known, attribution.ErrUnknownContainer) || errors.Is(known, attribution.ErrNotSearched)
+		if hasID := result.ContainerID != ""; hasID != isSearch || result.Pod != nil {
 			return "another result with " + known.Error()
 		}
 		return known.Error()
@@ -142,7 +143,7 @@ func wants(t *testing.T, what, want string, result attribution.Result, err error
 	}
 }
 
-const unknown = "unknown container"
+const unknown, notSearched = "unknown container", "could not search for container"
 
 // If a container is new, one list finds it. If it is unknown, it is searched for once in ten
 // seconds. If a process is in the sandbox, as with gVisor, there is no container.
@@ -384,14 +385,14 @@ func TestLookUpsShareASearch(t *testing.T) {
 			late := n.begin(ended, i, 0)
 			end(errors.New("no patience"))
 			got := <-late
-			wants(t, "a context that ends", unknown, got.result, got.err)
+			wants(t, "a context that ends", notSearched, got.result, got.err)
 			if got.err == nil || !strings.HasSuffix(got.err.Error(), "no patience") {
 				t.Error(got.err)
 			}
 			if givesUp {
 				cancel(errors.New("given up"))
 				got := <-first
-				wants(t, "the first, which has given up", unknown, got.result, got.err)
+				wants(t, "the first, which has given up", notSearched, got.result, got.err)
 				synctest.Wait()
 			} else {
 				others = append(others, first)
@@ -488,8 +489,12 @@ func TestStormInALoop(t *testing.T) {
 			return described(n.Cgroup(ctx, in(types.UID(fmt.Sprint(i, "b")), id(i))))
 		}
 		for i := range 1000 {
-			if got := lookUp(i, 50*time.Millisecond); got != unknown {
-				t.Error(got)
+			want := unknown
+			if i > 10 { // after ten pod lists and a full list
+				want = notSearched
+			}
+			if got := lookUp(i, 50*time.Millisecond); got != want {
+				t.Errorf("%d: %s, want %s", i, got, want)
 			}
 		}
 		n.listed(10, 1)
@@ -504,6 +509,27 @@ func TestStormInALoop(t *testing.T) {
 	})
 }
 
+// With a context that has ended, a look-up makes no list and leaves all lists to other look-ups.
+func TestContextHasEnded(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		n.SetPod(plegtest.NewPod("5d4f", plegtest.Running(id(1))))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for i := range 20 {
+			result, err := n.Cgroup(ctx, in("77", id(100+i)))
+			wants(t, "ended", notSearched, result, err)
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		n.listed(0, 0)
+		result, err := n.Cgroup(t.Context(), in("5d4f", id(1)))
+		wants(t, "another context", "5d4f, 1", result, err)
+		n.listed(1, 0)
+	})
+}
+
 // If the runtime does not answer, a look-up ends after two seconds. If only the inspection of the
 // pod is stuck, the look-up finds the pod.
 func TestRuntimeIsStuck(t *testing.T) {
@@ -514,16 +540,18 @@ func TestRuntimeIsStuck(t *testing.T) {
 		n.Block(plegtest.GetPodStatus, "77")
 		n.Block(plegtest.GetPods, plegtest.AnyPod)
 		for cgroup, want := range map[string]string{
-			in("5d4f", id(1)): unknown, in("77", id(2)): "77, 2", "/../" + id(3): unknown,
+			in("5d4f", id(1)): notSearched, in("77", id(2)): "77, 2", "/../" + id(3): notSearched,
 		} {
-			began := time.Now()
-			result, err := n.Cgroup(t.Context(), cgroup)
-			wants(t, cgroup, want, result, err)
-			if took := time.Since(began); took != 2*time.Second {
-				t.Errorf("%s: %v", cgroup, took)
-			}
-			if want == unknown && !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v", cgroup, err)
+			for _, wait := range []time.Duration{2 * time.Second, 0} { // the second look-up makes no search
+				began := time.Now()
+				result, err := n.Cgroup(t.Context(), cgroup)
+				wants(t, cgroup, want, result, err)
+				if took := time.Since(began); took != wait {
+					t.Errorf("%s: %v, want %v", cgroup, took, wait)
+				}
+				if want == notSearched && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", cgroup, err)
+				}
 			}
 		}
 	})

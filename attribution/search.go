@@ -27,6 +27,12 @@ const (
 // errBusy means that the context of a search ends before the next full list may begin.
 var errBusy = errors.New("too many searches for unknown containers")
 
+// miss is a search that found nothing.
+type miss struct {
+	at  time.Time
+	err error // why no list could show the container; nil if a list did not show it
+}
+
 // search is a search that several callers wait for.
 type search struct {
 	done chan struct{} // closed when the fields below are set
@@ -46,7 +52,7 @@ func (a *Attributor) podOf(ctx context.Context, in place) (*pleg.PodStatus, erro
 	case found: // even if the search has failed, for example because the pod's inspection is stuck
 		return pod, nil
 	case err != nil:
-		return nil, fmt.Errorf("%w %s: %w", ErrUnknownContainer, in.container, err)
+		return nil, fmt.Errorf("%w %s: %w", ErrNotSearched, in.container, err)
 	}
 	return nil, fmt.Errorf("%w %s", ErrUnknownContainer, in.container)
 }
@@ -84,12 +90,18 @@ func (a *Attributor) share(ctx context.Context, key string, call func() error) e
 	}
 }
 
-// search makes a list that shows the container if it exists. It makes none if an earlier search has
-// found the container, or has missed it less than missFor ago.
+// search makes a list that shows the container if it exists. It makes none if ctx has ended, or if
+// an earlier search has found the container, or has missed it less than missFor ago.
 func (a *Attributor) search(ctx context.Context, in place) (err error) {
 	now := a.generator.Clock().Now()
-	if _, found := a.generator.Cache().ByContainerID(in.container); found || a.missed(in.container, now) {
+	if _, found := a.generator.Cache().ByContainerID(in.container); found {
 		return nil
+	}
+	if last, missed := a.missed(in.container, now); missed {
+		return last.err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if in.pod != "" && a.mayListPod(now) {
 		err = a.listPod(ctx, in.pod, now)
@@ -98,26 +110,26 @@ func (a *Attributor) search(ctx context.Context, in place) (err error) {
 	}
 	_, found := a.generator.Cache().ByContainerID(in.container)
 	if !found && ctx.Err() == nil && !errors.Is(err, errBusy) {
-		a.miss(in.container, now)
+		a.miss(in.container, miss{now, err})
 	}
 	return err
 }
 
-// missed reports whether a search for the container found nothing less than missFor ago.
-func (a *Attributor) missed(id string, now time.Time) bool {
+// missed returns the last search for the container if it found nothing less than missFor ago.
+func (a *Attributor) missed(id string, now time.Time) (last miss, missed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at, known := a.misses[id]
-	return known && now.Sub(at) < missFor
+	last, missed = a.misses[id]
+	return last, missed && now.Sub(last.at) < missFor
 }
 
-func (a *Attributor) miss(id string, now time.Time) {
+func (a *Attributor) miss(id string, m miss) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.misses) >= maxMisses {
 		clear(a.misses)
 	}
-	a.misses[id] = now
+	a.misses[id] = m
 }
 
 // mayListPod reports whether another list of a single pod may begin in this second, and counts it.

@@ -111,6 +111,17 @@
 // annotations: all that the runtime lists, including the kubelet's io.kubernetes.*. If labels
 // change, the next list returns a new *pleg.Pod; the previous *pleg.Pod keeps the old labels.
 //
+// A program that makes pods over CRI sets these, as the kubelet does:
+//
+//	label io.kubernetes.pod.uid        of each sandbox and container; without it, they are skipped
+//	label io.kubernetes.pod.name, label io.kubernetes.pod.namespace
+//	                                   without them, the names in the sandbox's metadata
+//	label io.kubernetes.container.name without it, the name in the container's metadata
+//	annotation io.kubernetes.container.restartCount
+//	                                   decimal; without it, 0
+//	annotation io.kubernetes.container.hash
+//	                                   hexadecimal; without it, 0
+//
 // The number of labels and annotations is not limited, but each list reads all their bytes. A list
 // fails only if a message exceeds 64 MiB or the runtime's own limit; GetPod can still list other
 // pods. [WithAnnotations] keeps only the annotations that you need. Logs, errors and metrics never

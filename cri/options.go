@@ -161,7 +161,9 @@ func WithPodsByMetadata() Option {
 
 // WithDialOptions adds options to the connection that Connect and Dial make, such as
 // OpenTelemetry's stats handler. They can override the package's own options: credentials, the size
-// of messages, the delay between attempts. If WithDialOptions is given more than once, the dial
+// of messages, the delay between attempts, and the dialer. With grpc.WithContextDialer, Dial reaches
+// a server that has no socket, such as a criserver in a testing/synctest bubble; see the example of
+// criserver.WithListener. If WithDialOptions is given more than once, the dial
 // options add up. Nil is ignored. NewRuntime ignores them, because its caller has made the
 // connection.
 func WithDialOptions(opts ...grpc.DialOption) Option {

@@ -75,6 +75,10 @@ type runtimeVersion struct{ name, version string }
 // no call: the first list asks for the runtime's version, and fails if that call fails. Close does
 // not close the connection. NewRuntime panics if conn is nil.
 //
+// The connection reconnects in its own way: after a long outage, gRPC's default waits up to two
+// minutes. There are no exit events without WithExitsDir. Dial with WithDialOptions has neither
+// limit.
+//
 // A connection that ignores call options, such as a fake, works too. Its messages may be larger
 // than 64 MiB, its statuses have no stop signals, and all items of its lists are decoded.
 // Such a connection must not modify labels and annotations after it has returned them, because pods

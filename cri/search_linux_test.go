@@ -62,7 +62,7 @@ func searchStuck(t *testing.T, withBundles bool) {
 		if h.StuckRelist == nil || h.StuckRelist.Frozen != frozen || !frozen && time.Since(h.LastAnswer) > 4*time.Second {
 			t.Errorf("last answer %v ago, %+v", time.Since(h.LastAnswer), h.StuckRelist)
 		}
-		if c := plegz.NewCondition(g); c.Level != plegz.LevelError || !strings.Contains(c.Sentence, sentence) {
+		if c := plegz.NewCondition(h, time.Now()); c.Level != plegz.LevelError || !strings.Contains(c.Sentence, sentence) {
 			t.Errorf("%s: %s, want %s", c.Level, c.Sentence, sentence)
 		}
 		named := strings.Contains(h.Reason, "ContainerStatus of container shop/web-0/app (")
@@ -81,7 +81,7 @@ func searchStuck(t *testing.T, withBundles bool) {
 	for range 30 { // over another deadline
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
-		if c := plegz.NewCondition(g); withBundles && !strings.Contains(c.Sentence, sentence) {
+		if c := plegz.NewCondition(g.HealthReport(), time.Now()); withBundles && !strings.Contains(c.Sentence, sentence) {
 			t.Errorf("%v: %s, want %s", time.Now().UTC(), c.Sentence, sentence)
 		}
 	}

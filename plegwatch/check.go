@@ -156,6 +156,8 @@ func trouble(r *agentReport, now time.Time) string {
 	case list != nil && list.Frozen,
 		stuck >= 0 && !r.LastAnswer.IsZero() && !r.FailingPods[stuck].StuckSince.Before(r.LastAnswer):
 		return noAnswer + since(r.LastAnswer)
+	case strings.HasPrefix(r.Reason, "pleg cannot inspect any pod: "):
+		return "no pod can be inspected: restart the runtime"
 	case stuck >= 0:
 		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more
 	case list != nil && len(unlisted) > 0:

@@ -119,6 +119,8 @@ func TestCheckAgent(t *testing.T) {
 			"PLEG is healthy, but the event stream is broken: no."},
 		{healthz(withPods(blocked, fails, later, is)), 1,
 			"PLEG is not healthy: shop/db-0 db is stuck " + since(time.Hour)},
+		{healthz(withPods(pleg.HealthReport{Reason: "pleg cannot inspect any pod: " + long}, is, later)), 1,
+			"PLEG is not healthy: no pod can be inspected: restart the runtime"},
 		{healthz(withPods(blocked)), 1, "PLEG is not healthy: a container blocks the lists " + since(189*time.Second)},
 		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: shop/db-0/db is stuck " + since(189*time.Second)},
 		{healthz(withPods(two)), 1, " UTC, and 1"},

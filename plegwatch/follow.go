@@ -123,13 +123,12 @@ func (f *follower) noteLost(err error) {
 // noteHealth logs the health and adds it to the history if its level or its problem has changed.
 // Without a change of level, it does so at most every ten seconds.
 func (f *follower) noteHealth() {
-	c := plegz.NewCondition(f.generator)
-	now := time.Now()
+	report, now := f.generator.HealthReport(), time.Now()
+	c := plegz.NewCondition(report, now)
 	if c.Resembles(f.logged) || c.Level == f.logged.Level && now.Sub(f.loggedAt) < 10*time.Second {
 		return
 	}
 	f.logged, f.loggedAt = c, now
-	report := f.generator.HealthReport()
 	f.noteLost(f.history.add(healthLine{
 		PastCondition: plegz.PastCondition{Time: now, Condition: c}, Node: f.flags.nodeName, Report: &report,
 	}))

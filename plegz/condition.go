@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -37,10 +38,10 @@ type Condition struct {
 
 // changing matches the parts of a sentence that may change while the problem stays the same.
 var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|` +
-	`\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
+	`; other pods are not affected|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
 // Resembles reports whether c and other have the same level and describe the same problem. Times
-// and counts may differ.
+// and counts may differ: at LevelOK, all Conditions resemble each other.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
@@ -53,13 +54,10 @@ type PastCondition struct {
 	Condition
 }
 
-// NewCondition puts the health of a generator into words. It does not wait for the runtime. It
-// panics if generator is nil.
-func NewCondition(generator *pleg.GenericPLEG) Condition {
-	if generator == nil {
-		panic("plegz: NewCondition needs a generator") //nolint:forbidigo // a mistake in the program
-	}
-	return newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now()).Condition
+// NewCondition puts a generator's HealthReport into words. now is the time of the report, by the
+// generator's clock.
+func NewCondition(report pleg.HealthReport, now time.Time) Condition {
+	return newCondition(report, nil, now).Condition
 }
 
 // condition is a Condition with the health report from which it was made.
@@ -144,6 +142,19 @@ func isSilent(r *pleg.HealthReport, now time.Time) bool {
 	return r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall
 }
 
+// inspectsNone reports whether the generator is unhealthy because the runtime answers no inspection.
+func inspectsNone(r *pleg.HealthReport) bool {
+	return strings.HasPrefix(r.Reason, "pleg cannot inspect any pod: ")
+}
+
+// adviceFor returns what to do about stuck pods, while the runtime answers some calls.
+func adviceFor(r *pleg.HealthReport) string {
+	if inspectsNone(r) {
+		return ": restart the runtime"
+	}
+	return ": repair or end it"
+}
+
 // troubles returns the problems in a report, worst first, with one sentence each. If the runtime
 // answers nothing, only one sentence is about calls.
 func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Time) []string {
@@ -183,16 +194,19 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 		}
 	}
 	if len(stuck) > 0 && !listIsStuck {
-		first, advice, unaffected := stuck[0], "", ""
+		first, advice, effect := stuck[0], "", ""
 		if now.Sub(first.StuckSince) > slowCall { // until then, the runtime itself may be stuck
-			advice = ": repair or end it"
+			advice = adviceFor(r)
 		}
-		if r.StuckRelist == nil {
-			unaffected = "; other pods are not affected"
+		switch {
+		case inspectsNone(r):
+			effect = "; no pod can be inspected"
+		case r.StuckRelist == nil && r.RelistError == "" && r.Pods > len(stuck):
+			effect = "; other pods are not affected"
 		}
 		text, attempt := stuckObject(r, first)
 		say("%s has been stuck since %s%s%s%s.", text, forLong(first.StuckSince, attempt, now), advice,
-			others(len(stuck)-1, "pod is stuck", "pods are stuck"), unaffected)
+			others(len(stuck)-1, "pod is stuck", "pods are stuck"), effect)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
@@ -227,8 +241,8 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 		text, more = printable.Text(unlisted[0].Object), others(len(unlisted)-1, "container is stuck", "containers are stuck")
 	}
 	if text != "" {
-		return fmt.Sprintf("%s has blocked the lists since %s: repair or end it%s%s",
-			text, listsSince(r, since, since, now), more, effect)
+		return fmt.Sprintf("%s has blocked the lists since %s%s%s%s",
+			text, listsSince(r, since, since, now), adviceFor(r), more, effect)
 	}
 	list, attempt := "the list", since
 	if call, is := openList(r); is {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/plegtest"
+	"github.com/kubepleg/pleg/plegz"
 )
 
 // The sentence names a stuck call, when it began, and its pod. It also reports a failed inspection
@@ -51,6 +52,50 @@ func TestSentence(t *testing.T) {
 		n.pass(4 * time.Minute)
 		expect("error", "Not healthy: pod shop/a has blocked the lists since ")
 	})
+}
+
+// If no pod can be inspected, the runtime must be restarted. Other pods are unaffected only if there
+// are other pods, and lists succeed.
+func TestStuckInspectionsInWords(t *testing.T) {
+	for _, tt := range []struct {
+		pods, stuck int
+		after       time.Duration
+		listsFail   bool // in the last seconds
+		first, end  string
+	}{
+		{3, 3, 20 * time.Second, false, "Degraded: ", ": repair or end it, and 2 more pods are stuck."},
+		{3, 3, 4 * time.Minute, false, "Not healthy: ",
+			": restart the runtime, and 2 more pods are stuck; no pod can be inspected."},
+		{3, 2, 4 * time.Minute, false, "Degraded: ",
+			": repair or end it, and one more pod is stuck; other pods are not affected."},
+		{1, 1, 4 * time.Minute, false, "Degraded: ", ": repair or end it."},
+		{3, 1, 4 * time.Minute, true, "", ": repair or end it."},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.setPods(tt.pods)
+			for i := range tt.stuck {
+				uid := types.UID(fmt.Sprintf("team/pod-%04d", i))
+				n.Block(plegtest.GetPodStatus, uid)
+				n.ExitContainer(uid, fmt.Sprintf("container-%04d", i), 1, "Error")
+			}
+			n.pass(tt.after)
+			if tt.listsFail {
+				n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("oops"))
+				n.pass(3 * time.Second)
+			}
+			c := plegz.NewCondition(n.g.HealthReport(), n.g.Clock().Now())
+			sentence := c.Sentence
+			if tt.listsFail {
+				sentence = c.Notes[0]
+			}
+			if !strings.HasPrefix(sentence, tt.first+"pod team/pod-0000 has been stuck since ") ||
+				!strings.HasSuffix(sentence, ")"+tt.end) || c.Sentence != n.state().Sentence {
+				t.Errorf("%d of %d pods after %v: %s, notes %q", tt.stuck, tt.pods, tt.after, c.Sentence, c.Notes)
+			}
+			n.Heal()
+		})
+	}
 }
 
 // While a list is stuck, the sentence names a stuck pod and counts the pods that were inspected

@@ -121,12 +121,11 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// With a nil generator, Handler, Healthz and NewCondition panic, and the panic names the function.
+// With a nil generator, Handler and Healthz panic, and the panic names the function.
 func TestNoGenerator(t *testing.T) {
 	for name, f := range map[string]func(){
-		"Handler":      func() { plegz.Handler(nil) },
-		"Healthz":      func() { plegz.Healthz(nil) },
-		"NewCondition": func() { plegz.NewCondition(nil) },
+		"Handler": func() { plegz.Handler(nil) },
+		"Healthz": func() { plegz.Healthz(nil) },
 	} {
 		func() {
 			defer func() {

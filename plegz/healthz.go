@@ -9,10 +9,23 @@ import (
 )
 
 // Healthz returns a handler for an agent's /healthz. It answers 200 while the generator is healthy,
-// and 503 with the reason while it is not. The answer is JSON: the page's Condition and the
-// pleg.HealthReport, cut as in the page's JSON. Items of callsInFlight, failingPods and
-// stuckRelist.suspects also contain the pod's namespace and name, and container, containerID and
-// sandboxID, if known. Healthz panics if generator is nil.
+// and 503 with the reason while it is not. The answer is one JSON object with the fields of the
+// page's Condition and of the pleg.HealthReport, cut as in the page's JSON. Items of callsInFlight,
+// failingPods and stuckRelist.suspects also contain the pod's namespace and name, and container,
+// containerID and sandboxID, if known:
+//
+//	{
+//	  "level": "warning",
+//	  "sentence": "Degraded: container db (3f2a61d0c9b84…) of pod shop/db-0 has been stuck since …",
+//	  "healthy": true,
+//	  "lastRelist": "2026-11-21T10:00:03.2Z",
+//	  "pods": 104,
+//	  "stream": {"state": "connected", "since": "2026-11-21T08:30:00Z"},
+//	  "failingPods": [{"podUID": "5d4f…", "namespace": "shop", "name": "db-0", "container": "db", …}],
+//	  …
+//	}
+//
+// Healthz panics if generator is nil.
 //
 // Use the handler for readiness and alerts. A liveness probe should fail only after 15 minutes:
 // while the runtime is stuck or down, a restart of the agent does not help, and loses the history.

@@ -10,7 +10,8 @@
 //   - A worker misses no event and does not poll. If several events come while the worker is busy,
 //     they cause only one more call of Sync.
 //   - A failure is retried, after a wait that doubles.
-//   - A pod that is stuck in the runtime delays only its own worker.
+//   - A pod that is stuck in the runtime delays only its own worker. That worker still sees exits
+//     from exit events, which are Unconfirmed, and may take one action. Then it waits for the runtime.
 //   - A worker ends when its pod is gone.
 //
 // This is the life of a worker:
@@ -56,10 +57,14 @@ type Result struct {
 
 // SyncFunc brings a pod closer to its desired state. A call should take at most one action, because
 // the argument status does not show the effect of an action. After an action, the call returns
-// Result.Acted, and SyncFunc is called again. If the pod is gone, exists is false and status
-// contains only the ID. SyncFunc may be called several times for a pod that is gone. The status is
-// shared and must not be modified. It may act on an exit that is Unconfirmed, because that exit has
-// happened.
+// Result.Acted, and SyncFunc is called again. If several containers need an action, it should choose
+// the one whose last action is longest ago. Otherwise, one that always fails delays the others. The
+// status is shared and must not be modified. SyncFunc may act on an exit that is Unconfirmed,
+// because that exit has happened.
+//
+// If the pod is gone, exists is false and status contains only the ID. The agent then frees what it
+// keeps for the pod. SyncFunc may be called several times for a pod that is gone, but not after it
+// has returned Done.
 //
 // After an error, SyncFunc is called again with a back-off, and with a status that was observed
 // after the failure. A panic is not recovered. If SyncFunc calls runtime.Goexit, its worker ends.

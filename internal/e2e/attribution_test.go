@@ -77,6 +77,9 @@ func TestAttribution(t *testing.T) {
 	attributor := attribution.New(n.pleg, "")
 
 	before, began := n.meters.sum(t, "kubelet_runtime_operations_total", "operation_type=list_podsandbox"), time.Now()
+	isUnknown := func(err error) bool { // a busy runtime may not answer in time
+		return errors.Is(err, attribution.ErrUnknownContainer) || errors.Is(err, attribution.ErrNotSearched)
+	}
 	var right, unknown, ended atomic.Int64
 	var lookUps sync.WaitGroup
 	for _, p := range processes {
@@ -85,7 +88,7 @@ func TestAttribution(t *testing.T) {
 			switch {
 			case err == nil && p.isRight(result):
 				right.Add(1)
-			case errors.Is(err, attribution.ErrUnknownContainer):
+			case isUnknown(err):
 				unknown.Add(1)
 				t.Log(err)
 			case errors.Is(err, attribution.ErrNoProcess) && p.victim:
@@ -98,7 +101,7 @@ func TestAttribution(t *testing.T) {
 	for i := range 500 {
 		lookUps.Go(func() {
 			cgroup := fmt.Sprintf("0::/kubepods/pod%s/%064x", testnode.NewUID(), i)
-			if result, err := attributor.Cgroup(n.ctx, cgroup); !errors.Is(err, attribution.ErrUnknownContainer) {
+			if result, err := attributor.Cgroup(n.ctx, cgroup); !isUnknown(err) {
 				t.Errorf("%s: %+v, %v", cgroup, result, err)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -106,7 +107,7 @@ func TestRunbookOfBlockedLists(t *testing.T) {
 	late := n.lateAgent()
 	n.eventually("an agent that starts now names the container", func() string {
 		names := "/blocking/stuck (" + id[:13] + "…) has blocked the lists since "
-		if c := plegz.NewCondition(late); !strings.Contains(c.Sentence, names) {
+		if c := plegz.NewCondition(late.HealthReport(), time.Now()); !strings.Contains(c.Sentence, names) {
 			return c.Sentence
 		}
 		return ""
@@ -149,7 +150,8 @@ func TestRunbookOfFrozenRuntime(t *testing.T) {
 	})
 	late := n.lateAgent()
 	n.eventually("the sentence of an agent that starts now", func() string {
-		if c := plegz.NewCondition(late); !strings.HasPrefix(c.Sentence, "Not healthy: nothing has been answered since ") {
+		c := plegz.NewCondition(late.HealthReport(), time.Now())
+		if !strings.HasPrefix(c.Sentence, "Not healthy: nothing has been answered since ") {
 			return c.Sentence
 		}
 		return ""

@@ -98,7 +98,8 @@ func (s *Server) failStart(containerID string, cause error) error {
 	return err
 }
 
-// RunContainer creates and starts a container, and returns its ID.
+// RunContainer creates and starts a container, and returns its ID. The container runs no program of
+// WithPrograms.
 func (s *Server) RunContainer(sandboxID string, config ContainerConfig) (containerID string, err error) {
 	id, err := s.CreateContainer(sandboxID, config)
 	if err != nil {

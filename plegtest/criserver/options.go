@@ -34,7 +34,8 @@ func WithVersion(runtimeName, runtimeVersion string) Option {
 
 // WithListener makes the server call listen instead of creating a socket. With a bufconn of package
 // google.golang.org/grpc/test/bufconn, the server and its clients can run in a testing/synctest
-// bubble. Each call of Up calls listen, also while clients dial. Endpoint returns "".
+// bubble. Each call of Up calls listen, also while clients dial. Endpoint returns "". A client passes
+// a dialer to cri.Dial, as in the example; any path will do.
 func WithListener(listen func() (net.Listener, error)) Option {
 	return func(c *config) { c.listen = listen }
 }

@@ -55,7 +55,11 @@ const exitPanicked = 2
 // WithPrograms makes the server accept calls that change something: clients may run, stop and
 // remove sandboxes and containers, and execute commands in containers. The server still refuses
 // other changes. The keys of programs are the existing images; ":latest" may be left out. Pods have
-// the loopback address, so that clients can reach the programs.
+// the loopback address, so that clients can reach the programs. Only containers that clients create
+// run programs: [Server.RunContainer] runs none.
+//
+// The server adds no labels and annotations to what clients create. Package cri lists the ones that
+// it needs, in its section Labels.
 func WithPrograms(programs map[string]Program) Option {
 	return func(c *config) { c.programs = programs }
 }
