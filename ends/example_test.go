@@ -13,7 +13,7 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// reportCrashes posts each crash once, over restarts of the program, until ctx ends.
+// reportCrashes posts each crash until post returns nil, over restarts of the program.
 func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post func(crash string) error) error {
 	return ends.Follow(ctx, g, dir, func(_ context.Context, e ends.End) error {
 		if e.Namespace != "shop" || e.Known && e.ExitCode == 0 {
