@@ -32,7 +32,7 @@
 //
 //   - ContainerStarted precedes ContainerDied, and ContainerDied precedes ContainerRemoved. A
 //     subscriber is sent each type at most once per container ID, unless the container was unknown,
-//     or was started again, in between.
+//     was started again, or was omitted from a list without an error, in between.
 //   - When an event is delivered, the cache holds a status, or the error of an inspection, at least
 //     as new as the list that showed the transition.
 //   - The first events of a subscriber describe the pods that exist, and are marked as Initial. A

@@ -80,10 +80,10 @@ type Handler struct {
 	//   - the runtime does not know or confirm the end for about ten seconds;
 	//   - the container is gone, or has started again.
 	//
-	// Use it to report or count each end once. If the state was unknown in between, OnContainerDied and
-	// OnContainerEnded are called again; package ends leaves out the second end. Later corrections are in
-	// the cache, and are sent as a PodSync. If no inspection has shown the end, Status is nil or shows the
-	// container running.
+	// Use it to report or count each end once. OnContainerDied and OnContainerEnded are called again if the
+	// state was unknown in between, or if a list without an error omitted the container. Package ends leaves
+	// out the second end. Later corrections are in the cache, and are sent as a PodSync. If no inspection has
+	// shown the end, Status is nil or shows the container running.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)

@@ -1,8 +1,9 @@
-// Package ends reports each end of a container once, over restarts of the program.
+// Package ends reports each end of a container until the program acknowledges it, over restarts and
+// kills. A kill repeats one report at most.
 //
 // A program that keeps nothing does not know after a restart which ends it has reported, and never
 // learns of containers that ended and were removed in between. Follow keeps in a folder which
-// containers exist, and which ends are open: not acknowledged by the program.
+// containers exist or are gone, and which ends are open: not acknowledged by the program.
 package ends
 
 import (
@@ -16,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
 )
@@ -28,6 +30,18 @@ const (
 	// lookAgain is the wait before another look at containers without an event.
 	lookAgain = 10 * time.Second
 	never     = 24 * time.Hour
+
+	// A container that is gone stays known for goneTime, because a later list may show it again. At most
+	// mostGone stay known, which is more than a node runs.
+	goneTime = time.Hour
+	mostGone = 5000
+
+	// reasonTime is how long after an end the runtime may correct the reason. containerd 2 does so 10 to
+	// 500 ms late.
+	reasonTime = 2 * time.Second
+	// firstWait is the longest wait for what this generator learns of an end from before it. The generator
+	// looks for the reason two seconds after it first shows the end.
+	firstWait = 3 * time.Second
 )
 
 // End is how a container ended.
@@ -51,7 +65,7 @@ type End struct {
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Gone is true if the container was gone, or was started again, before anyone saw its end. Known is
-	// then false. If a list has lost a container that lives on, its real end is reported later, too.
+	// then false. If a list has omitted a container that lives on, its real end is reported later, too.
 	Gone bool `json:"gone,omitempty"`
 }
 
@@ -71,11 +85,23 @@ func (e End) String() string {
 // Follow calls report with each end of a container, until ctx ends or the generator stops. It
 // returns as [pleg.GenericPLEG.Handle] does, after the last call of report.
 //
-// If report returns nil, the end is acknowledged, and is not reported again. This includes ends from
-// before Follow, if the runtime still has the container: see FinishedAt. It also includes containers
-// that an earlier Follow on the same folder knew, and that are gone. Code, reason and message are
-// those of the event [pleg.ContainerEnded]. If only lists have shown the exit by then, the report
-// waits for an inspection.
+// The ends include those from before Follow, if the runtime still has the container: see FinishedAt.
+// They include containers that an earlier Follow on the same folder knew, and that are gone.
+//
+// If report returns nil, the end is acknowledged, and is not reported again. This holds even if a list
+// without an error omits the container, and a list within an hour shows it again. Of the containers
+// that are gone, Follow remembers the last 5000.
+//
+// # Code, reason and message
+//
+// They are those of the event [pleg.ContainerEnded]. If only lists have shown the exit by then, the
+// report waits for an inspection. If the end is in the generator's first list and less than two seconds
+// old, the report waits for three seconds, because the runtime may correct the reason. Before an
+// acknowledgement, a repeated report has what is known by then: the code if it was unknown, and the
+// runtime's own reason if the earlier one was unconfirmed (see [pleg.Status]) or was corrected.
+//
+// The reason may be too early for an end that the runtime corrects after the acknowledgement. It may
+// also be too early if the runtime corrects it, and removes the container, while the program is away.
 //
 // # Errors and kills
 //
@@ -84,15 +110,17 @@ func (e End) String() string {
 // of each end, to the logger in ctx.
 //
 // The program may be killed at any moment. If it is killed in report, or before the acknowledgement is
-// written, the next Follow reports that end again, and no other. If the folder cannot be written,
+// written, the next Follow reports that end again, and no other. It waits for the
+// generator's first inspections before, for three seconds at most. If the folder cannot be written,
 // Follow logs that, tries again every few seconds, and goes on with its reports. The next Follow then
 // repeats the reports whose acknowledgement was never written. Of containers that were never written,
 // it reports those that the runtime still has.
 //
 // Follow makes a folder that does not exist. If the folder cannot be written, if another Follow uses
 // it, or if its file is damaged, Follow returns an error that names the folder and the cause. Without
-// its file, a folder is a new one. The file has an entry for each container that the runtime lists and
-// for each end that is not acknowledged. It grows with them, and does not shrink.
+// its file, a folder is a new one. The file has an entry for each container that the runtime lists or
+// that Follow remembers, and for each end that is not acknowledged. It grows with them, and does not
+// shrink.
 //
 // # Concurrency
 //
@@ -104,7 +132,12 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 	if err != nil {
 		return err
 	}
-	f := &follower{store: s, changed: make(chan struct{}, 1), due: make(chan struct{}, 1)}
+	f := &follower{store: s, clock: g.Clock(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1)}
+	f.mu.Lock()
+	for _, o := range f.open {
+		f.holdLocked(o, firstWait)
+	}
+	f.mu.Unlock()
 	following, stop := context.WithCancel(ctx)
 	var joined sync.WaitGroup
 	defer s.close()
@@ -130,28 +163,44 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 // the generator's other handlers do not wait for the disk.
 type follower struct {
 	*store
+	clock   clock.PassiveClock
 	changed chan struct{} // receives when there is something to write
 	due     chan struct{} // receives when an end may be due
 	looking bool          // true while containers of earlier followers may be gone; guarded by mu
 }
 
-// container is a container that the runtime lists, or that an earlier follower has listed.
-type container struct {
-	// End is the end of the container's present life, as far as it is known.
+// knownEnd is what is known of an end.
+type knownEnd struct {
 	End
-	// Ended is true if the end is open or acknowledged.
-	Ended bool `json:"ended,omitempty"`
+	// Confirmed is true if the runtime's own status has shown the end.
+	Confirmed bool `json:"confirmed,omitempty"`
+}
 
-	seen      bool // true once this follower has an event of the container
-	endedHere bool // true once this follower has the ContainerEnded of the present life
+// improves reports whether e may replace was. A runtime that has restarted may know less than before.
+func (e knownEnd) improves(was knownEnd) bool {
+	return !was.Known || e.Known && (e.Confirmed || !was.Confirmed)
+}
+
+// container is a container that the runtime lists, that an earlier follower has listed, or that is gone.
+type container struct {
+	// knownEnd is the end of the container's present life. Gone is true if it was reported as gone.
+	knownEnd
+	// Ended is true if the end is open or acknowledged. An end that says only Gone does not count.
+	Ended bool `json:"ended,omitempty"`
+	// GoneSince is when the container was gone; zero if it is not.
+	GoneSince time.Time `json:"goneSince,omitzero"`
+
+	seen      bool     // true once this follower has an event of the container
+	endedHere bool     // true once this follower has the ContainerEnded of the present life
+	end       *openEnd // the end of the present life, open or acknowledged; nil if there is none
 }
 
 // openEnd is an end that is not acknowledged.
 type openEnd struct {
-	End
+	knownEnd
 	number   uint64
 	failures int
-	retry    *time.Timer // runs until the end is due again; nil if it is due
+	held     *time.Timer // runs until the end is due; nil if it is due
 }
 
 func (f *follower) handler() pleg.Handler {
@@ -181,14 +230,25 @@ func (f *follower) handler() pleg.Handler {
 			defer f.mu.Unlock()
 			f.looking = true
 			wake(f.changed)
+			for _, o := range f.open { // the events of their containers have come
+				if o.held != nil && !f.mayChange(o.End) {
+					o.held.Stop()
+					o.held = nil
+				}
+			}
+			wake(f.due)
 		},
 	}
 }
 
-// observeLocked updates what is known of a container. An end that is open or acknowledged does not
-// change any more.
+// observeLocked updates what is known of a container and of its open end.
 func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 	now, c := endOf(e), f.containers[e.Container.ID.ID]
+	back := c != nil && !c.GoneSince.IsZero()
+	if back { // it was missing from a list
+		c.GoneSince = time.Time{}
+		f.gone = slices.DeleteFunc(f.gone, func(other *container) bool { return other == c })
+	}
 	if c != nil && !c.StartedAt.IsZero() && !now.StartedAt.IsZero() && !c.StartedAt.Equal(now.StartedAt) {
 		f.endLocked(c, true) // another life has begun
 		c = nil
@@ -197,12 +257,18 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 		c = new(container)
 		f.containers[now.ContainerID] = c
 	}
-	before := c.End
-	if !c.Ended && (now.Known || !c.Known) { // the runtime may have forgotten an end that is known
-		now.StartedAt = cmp.Or(now.StartedAt, c.StartedAt)
-		c.End = now
+	before := c.knownEnd
+	now.StartedAt = cmp.Or(now.StartedAt, c.StartedAt)
+	c.StartedAt = now.StartedAt
+	switch o := c.end; {
+	case !c.Ended && now.improves(c.knownEnd):
+		now.Gone = c.Gone
+		c.knownEnd = now
+	case slices.Contains(f.open, o) && now.Known && now != o.knownEnd && now.improves(o.knownEnd):
+		o.knownEnd = now // for the next report
+		f.putLocked(endsBucket, endKey(o.number), o)
 	}
-	if c.seen = true; c.End != before {
+	if c.seen = true; back || c.knownEnd != before {
 		f.putLocked(containersBucket, c.ContainerID, c)
 	}
 	return c
@@ -226,31 +292,72 @@ func (f *follower) endedLocked(e *pleg.PodLifecycleEvent) {
 	c.endedHere = c.endedHere || e.Type == pleg.ContainerEnded
 	shown := c.Known || e.Status != nil && e.Status.State == pleg.ContainerStateExited
 	if c.endedHere && (shown || e.Container.State != pleg.ContainerStateExited) {
-		f.endLocked(c, !shown)
+		// For an end in its first list, the generator has not waited for the reason.
+		if f.endLocked(c, !shown) && e.Initial && f.mayChange(c.End) {
+			f.holdLocked(c.end, firstWait)
+		}
 	}
+}
+
+// mayChange reports whether the runtime may still correct an end.
+func (f *follower) mayChange(e End) bool {
+	return e.Known && e.Reason != "Completed" && f.clock.Since(e.FinishedAt) < reasonTime
 }
 
 // endLocked opens the end of a container, unless it is open or acknowledged already. gone is true if
-// the runtime does not show the end.
-func (f *follower) endLocked(c *container, gone bool) {
-	if c.Ended {
-		return
+// the runtime does not show the end. endLocked returns true if it has opened the end.
+func (f *follower) endLocked(c *container, gone bool) bool {
+	gone = gone && !c.Known
+	if c.Ended || gone && c.Gone {
+		return false
 	}
-	c.Ended, c.Gone = true, gone && !c.Known
+	c.Ended, c.Gone = !gone, gone
 	f.putLocked(containersBucket, c.ContainerID, c)
 	f.newest++
-	f.open = append(f.open, &openEnd{End: c.End, number: f.newest})
-	f.putLocked(endsBucket, endKey(f.newest), c.End)
+	o := &openEnd{knownEnd: c.knownEnd, number: f.newest}
+	if c.Ended {
+		c.end = o
+	}
+	f.open = append(f.open, o)
+	f.putLocked(endsBucket, endKey(f.newest), o)
 	wake(f.due)
+	return true
 }
 
-// goneLocked forgets a container that the runtime no longer has.
+// holdLocked makes an end due after a wait.
+func (f *follower) holdLocked(o *openEnd, wait time.Duration) {
+	o.held = time.AfterFunc(wait, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		o.held = nil
+		wake(f.due)
+	})
+}
+
+// goneLocked handles a container that the runtime no longer has.
 func (f *follower) goneLocked(c *container) {
 	if c != nil {
 		f.endLocked(c, true)
+		c.GoneSince, c.Message, c.endedHere = f.clock.Now(), "", false
+		f.gone = append(f.gone, c)
+		f.putLocked(containersBucket, c.ContainerID, c)
+	}
+}
+
+// forgetGoneLocked forgets containers that are gone. It returns when it has to be called again, if
+// nothing changes.
+func (f *follower) forgetGoneLocked() (again time.Duration) {
+	for len(f.gone) > 0 {
+		c := f.gone[0]
+		again = goneTime - f.clock.Since(c.GoneSince)
+		if again > 0 && len(f.gone) <= mostGone {
+			return again
+		}
+		f.gone = f.gone[1:]
 		delete(f.containers, c.ContainerID)
 		f.putLocked(containersBucket, c.ContainerID, nil)
 	}
+	return never
 }
 
 // keepWritten writes changes until ctx ends.
@@ -268,14 +375,15 @@ func (f *follower) keepWritten(ctx context.Context, g *pleg.GenericPLEG) {
 
 // write writes the changes. It returns when there is something to do again, if nothing changes.
 func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
-	again = never
 	f.mu.Lock()
-	if f.looking = f.looking && f.forgetLocked(g); f.looking {
-		again = lookAgain
+	f.looking = f.looking && f.forgetLocked(g)
+	again = f.forgetGoneLocked()
+	if f.looking {
+		again = min(again, lookAgain)
 	}
 	f.mu.Unlock()
 	if f.flush() != nil {
-		again = writeAgain
+		again = min(again, writeAgain)
 	}
 	return again
 }
@@ -285,7 +393,7 @@ func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
 func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 	var unseen []*container
 	for _, c := range f.containers {
-		if !c.seen {
+		if !c.seen && c.GoneSince.IsZero() {
 			unseen = append(unseen, c)
 		}
 	}
@@ -311,10 +419,13 @@ func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 
 // reportDue calls report with each end that is due.
 func (f *follower) reportDue(ctx context.Context, report func(context.Context, End) error) {
-	for o := f.firstDue(); o != nil && ctx.Err() == nil; o = f.firstDue() {
+	for o, end := f.firstDue(); o != nil && ctx.Err() == nil; o, end = f.firstDue() {
 		_ = f.flush() // so that the end outlives the program; a full disk silences no report
-		if err := report(ctx, o.End); err != nil {
-			f.failed(ctx, o, err)
+		if err := report(ctx, end); err != nil {
+			if o.failures == 0 && ctx.Err() == nil {
+				f.logger.Error(err, "Cannot report the end of a container; will try again until it can", "end", end.String())
+			}
+			f.failed(o)
 		} else {
 			f.acknowledge(o)
 		}
@@ -322,32 +433,23 @@ func (f *follower) reportDue(ctx context.Context, report func(context.Context, E
 }
 
 // firstDue returns the oldest end that is due; nil if there is none.
-func (f *follower) firstDue() *openEnd {
+func (f *follower) firstDue() (*openEnd, End) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.open {
-		if o.retry == nil {
-			return o
+		if o.held == nil {
+			return o, o.End
 		}
 	}
-	return nil
+	return nil, End{}
 }
 
 // failed makes an end due again after a wait.
-func (f *follower) failed(ctx context.Context, o *openEnd, err error) {
-	wait := min(time.Second<<min(o.failures, 10), longestWait)
-	if o.failures == 0 && ctx.Err() == nil {
-		f.logger.Error(err, "Cannot report the end of a container; will try again until it can", "end", o.End.String())
-	}
+func (f *follower) failed(o *openEnd) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.holdLocked(o, min(time.Second<<min(o.failures, 10), longestWait))
 	o.failures++
-	o.retry = time.AfterFunc(wait, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		o.retry = nil
-		wake(f.due)
-	})
 }
 
 // acknowledge returns when the acknowledgement is written, so that a kill repeats one report at most.
@@ -370,16 +472,16 @@ func wake(signal chan<- struct{}) {
 }
 
 // endOf returns what an event shows of the end of its container.
-func endOf(e *pleg.PodLifecycleEvent) End {
-	end := End{
+func endOf(e *pleg.PodLifecycleEvent) knownEnd {
+	end := knownEnd{End: End{
 		Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID, Container: e.Container.Name,
 		ContainerID: e.Container.ID.ID, RestartCount: int(e.Container.Attempt), ExitCode: -1,
-	}
+	}}
 	if e.Status != nil {
 		end.RestartCount, end.StartedAt = e.Status.RestartCount, e.Status.StartedAt
 	}
 	if code, reason, known := e.Exit(); known {
-		end.Known, end.ExitCode, end.Reason = true, code, reason
+		end.Known, end.Confirmed, end.ExitCode, end.Reason = true, !e.Status.Unconfirmed, code, reason
 		end.Message, end.FinishedAt = e.Status.Message, e.Status.FinishedAt
 	}
 	return end

@@ -1,6 +1,7 @@
 package ends_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -133,15 +134,22 @@ func view(t *testing.T, dir string, f func(*bbolt.Tx)) {
 	}
 }
 
-// entries returns the number of entries in a folder.
-func entries(t *testing.T, dir string) (n int) {
+// entries returns the number of entries in a folder, without and of containers that are gone.
+func entries(t *testing.T, dir string) (n, gone int) {
 	t.Helper()
 	view(t, dir, func(tx *bbolt.Tx) {
 		for _, bucket := range []string{"containers", "ends"} {
-			n += tx.Bucket([]byte(bucket)).Stats().KeyN
+			_ = tx.Bucket([]byte(bucket)).ForEach(func(_, value []byte) error {
+				if bytes.Contains(value, []byte(`"goneSince"`)) {
+					gone++
+				} else {
+					n++
+				}
+				return nil
+			})
 		}
 	})
-	return n
+	return n, gone
 }
 
 // An end is reported once, whether it comes before, during or after the agent's absence.
@@ -189,8 +197,8 @@ func TestGone(t *testing.T) {
 			stop()
 		}
 		w.want("cart-0 cart (cart) gone", "search-0 search (search) exit 137 OOMKilled")
-		if n := entries(w.t, w.dir); n != 0 {
-			w.t.Errorf("%d entries of containers that are gone", n)
+		if n, gone := entries(w.t, w.dir); n != 0 || gone != 2 {
+			w.t.Errorf("%d entries, and %d of containers that are gone", n, gone)
 		}
 	})
 }
@@ -245,8 +253,8 @@ func TestKilledInTheCall(t *testing.T) {
 		})
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Exited("search")))
 		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
-		stop := w.agent()
-		stop()
+		w.wait(2 * time.Second) // so that the runtime does not change the reason any more
+		w.agent()()
 		w.want(first, second)
 		w.dir = killed
 		w.answers(nil)
@@ -270,7 +278,8 @@ func TestFunctionFails(t *testing.T) {
 			return nil
 		})
 		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
-		stop := w.agent() // waits for a second
+		w.wait(2 * time.Second) // so that the runtime does not change the reason any more
+		stop := w.agent()       // waits for a second
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search")))
 		w.wait(time.Second)
 		w.runtime.ExitContainer("search-0", "search", 0, "Completed")
@@ -313,7 +322,7 @@ func TestFunctionBlocks(t *testing.T) {
 			w.wait(5 * time.Second)
 		}
 		w.want("cart-0 cart (cart) exit 1 Error")
-		if n := entries(w.t, clone(w.t, w.dir)); n != 7 { // cart-0, and six ends
+		if n, _ := entries(w.t, clone(w.t, w.dir)); n != 7 { // cart-0, and six ends
 			w.t.Errorf("%d entries", n)
 		}
 		if other != 6 {
@@ -396,6 +405,168 @@ func TestListIsWrong(t *testing.T) {
 	})
 }
 
+// keepStatus makes the pod's present status stay, with its times, when lists do not have the pod.
+func (w *world) keepStatus(uid types.UID) *pleg.PodStatus {
+	w.t.Helper()
+	w.runtime.SetStatus(uid, nil)
+	status, err := w.runtime.GetPodStatus(w.t.Context(), w.runtime.Pod(uid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.runtime.SetStatus(uid, status)
+	return status
+}
+
+// If lists omit containers and have them again later, an end that is acknowledged is not reported
+// again. A container that lives on is reported as gone once, and its real end later. An agent may
+// restart at any moment.
+func TestListsOmitContainers(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarts=%t", restarts), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search")))
+				stop := w.agent()
+				next := func() {
+					w.t.Helper()
+					w.wait(time.Minute)
+					if restarts {
+						stop()
+						stop = w.agent()
+						w.wait(time.Minute)
+					}
+				}
+				omit := func() {
+					w.t.Helper()
+					cart, search := w.runtime.Pod("cart-0"), w.runtime.Pod("search-0")
+					w.runtime.SetPods()
+					next()
+					w.runtime.SetPods(cart, search)
+					next()
+				}
+				w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
+				w.keepStatus("cart-0")
+				running := w.keepStatus("search-0").ContainerStatuses[0]
+				next()
+				w.want("cart-0 cart (cart) exit 1 Error")
+				omit()
+				w.want("search-0 search (search) gone")
+				omit()
+				w.want()
+				ended := *running
+				ended.State, ended.ExitCode, ended.Reason = pleg.ContainerStateExited, 2, "Error"
+				w.runtime.SetStatus("search-0", &pleg.PodStatus{ID: "search-0", ContainerStatuses: []*pleg.Status{&ended}})
+				w.runtime.SetContainer("search-0", "search", pleg.ContainerStateExited)
+				next()
+				w.want("search-0 search (search) exit 2 Error")
+				omit()
+				omit()
+				w.want()
+				// Another life of a container that was gone is reported.
+				w.runtime.SetPods()
+				next()
+				w.runtime.SetStatus("cart-0", nil)
+				w.runtime.SetPods(plegtest.NewPod("cart-0", plegtest.Exited("cart")))
+				next()
+				w.want("cart-0 cart (cart) exit 0 Completed")
+				stop()
+			})
+		})
+	}
+}
+
+// The agent ends after a death, before the runtime knows the reason. The next agent waits for it.
+func TestReasonAfterRestart(t *testing.T) {
+	inBubble(t, func(w *world) {
+		stop := w.agent()
+		w.runtime.ExitContainer("cart-0", "cart", 137, "Error")
+		w.wait(500 * time.Millisecond)
+		stop()
+		stop = w.agent() // waits for a second
+		w.runtime.ExitContainer("cart-0", "cart", 137, "OOMKilled")
+		w.want()
+		w.wait(3 * time.Second)
+		w.want("cart-0 cart (cart) exit 137 OOMKilled")
+		stop()
+	})
+}
+
+// A report that is repeated, by the same agent or the next one, has what is known by then.
+func TestRepeatedReports(t *testing.T) {
+	const early, late = "cart-0 cart (cart) exit 137 Error", "cart-0 cart (cart) exit 137 OOMKilled"
+	refuse := func(context.Context, ends.End) error { return errors.New("refused") }
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarts=%t", restarts), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answers(refuse)
+				stop := w.agent()
+				next := func(change func()) {
+					w.t.Helper()
+					if w.taken(); restarts {
+						stop()
+						change()
+						stop = w.agent()
+					} else {
+						change()
+					}
+					w.wait(5 * time.Minute)
+				}
+				always := func(want string) {
+					w.t.Helper()
+					reports := w.taken()
+					if restarts && reports[0] != want || reports[len(reports)-1] != want {
+						w.t.Errorf("reported %q, want %q", reports, want)
+					}
+				}
+				running := w.keepStatus("cart-0")
+				exit := pleg.ContainerExit{ContainerID: "cart", ExitCode: 137, FinishedAt: time.Now()}
+				w.runtime.EmitExit(exit)
+				w.wait(time.Minute)
+				always(early)
+				ended := *running.ContainerStatuses[0]
+				ended.State, ended.ExitCode, ended.Reason = pleg.ContainerStateExited, 137, "OOMKilled"
+				ended.FinishedAt = exit.FinishedAt
+				next(func() {
+					w.runtime.SetStatus("cart-0", &pleg.PodStatus{ID: "cart-0", ContainerStatuses: []*pleg.Status{&ended}})
+					w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateExited)
+				})
+				always(late)
+				next(func() { // less is known
+					w.runtime.SetStatus("cart-0", running)
+					w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateRunning)
+				})
+				w.runtime.EmitExit(exit)
+				w.wait(time.Minute)
+				always(late)
+				w.runtime.SetPods()
+				w.wait(time.Minute)
+				always(late)
+				w.answers(nil)
+				w.wait(2 * time.Minute)
+				w.want(late)
+				stop()
+			})
+		})
+	}
+}
+
+// If the runtime does not answer the next agent, a report is repeated as it was.
+func TestRepeatedWithoutRuntime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answers(func(context.Context, ends.End) error { return errors.New("refused") })
+		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
+		stop := w.agent()
+		w.wait(5 * time.Second)
+		stop()
+		w.taken()
+		w.answers(nil)
+		defer w.runtime.Block(plegtest.GetPods, plegtest.AnyPod)()
+		stop = w.agent()
+		w.wait(5 * time.Second)
+		w.want("cart-0 cart (cart) exit 1 Error")
+		stop()
+	})
+}
+
 // If an end is acknowledged, and the runtime of the next agent still shows the container running, it
 // is the same end when the runtime shows it at last.
 func TestRuntimeIsBehind(t *testing.T) {
@@ -453,11 +624,12 @@ func TestUnknownEnds(t *testing.T) {
 	})
 }
 
-// When 10,000 containers have come and gone, the folder is as small as after a hundred.
+// When 10,000 containers have come and gone, the folder is as small as after 6000. It has the newest
+// 5000 of them, and an hour later none.
 func TestFolderIsBounded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stop := w.agent()
-		var first int64
+		var bound int64
 		for i := range 100 {
 			pod := plegtest.NewPod("many")
 			for k := range 100 {
@@ -471,15 +643,19 @@ func TestFolderIsBounded(t *testing.T) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if i == 0 {
-				first = info.Size()
-			} else if info.Size() > 2*first {
-				w.t.Fatalf("%d bytes after %d containers, %d after 100", info.Size(), 100*(i+1), first)
+			if i < 60 {
+				bound = info.Size()
+			} else if info.Size() > bound {
+				w.t.Fatalf("%d bytes after %d containers, %d after 6000", info.Size(), 100*(i+1), bound)
 			}
 		}
+		if n, gone := entries(w.t, clone(w.t, w.dir)); n != 1 || gone != 5000 || len(w.taken()) != 10_000 {
+			w.t.Errorf("%d entries, and %d of containers that are gone", n, gone)
+		}
+		w.wait(time.Hour)
 		stop()
-		if n, reports := entries(w.t, w.dir), len(w.taken()); n != 1 || reports != 10_000 {
-			w.t.Errorf("%d entries, %d reports", n, reports)
+		if n, gone := entries(w.t, w.dir); n != 1 || gone != 0 {
+			w.t.Errorf("%d entries, and %d of containers that are gone, an hour later", n, gone)
 		}
 	})
 }

@@ -6,12 +6,14 @@ import (
 	"os"
 	"time"
 
+	clocktesting "k8s.io/utils/clock/testing"
+
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/ends"
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// reportCrashes posts each crash once, over restarts of the program, until ctx ends.
+// reportCrashes posts each crash until post returns nil, over restarts of the program.
 func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post func(crash string) error) error {
 	return ends.Follow(ctx, g, dir, func(_ context.Context, e ends.End) error {
 		if e.Namespace != "shop" || e.Known && e.ExitCode == 0 {
@@ -21,15 +23,15 @@ func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post fu
 	})
 }
 
-// A container has ended when the program starts for the first time. The program runs twice, and posts
-// the end once.
+// A container has ended a minute before the program starts for the first time. The program runs
+// twice, and posts the end once.
 func ExampleFollow() {
 	dir, err := os.MkdirTemp("", "ends")
 	if err != nil {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	runtime := plegtest.NewRuntime()
+	runtime := plegtest.NewRuntime(plegtest.WithClock(clocktesting.NewFakeClock(time.Now().Add(-time.Minute))))
 	pod := plegtest.NewPod("cart-0", plegtest.Running("cart"))
 	pod.Namespace = "shop"
 	runtime.SetPod(pod)

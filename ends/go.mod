@@ -10,6 +10,7 @@ require (
 	go.etcd.io/bbolt v1.4.3
 	k8s.io/apimachinery v0.32.0
 	k8s.io/klog/v2 v2.130.1
+	k8s.io/utils v0.0.0-20241104100929-3ea5e8cea738
 )
 
 require (
@@ -28,7 +29,6 @@ require (
 	google.golang.org/grpc v1.66.3 // indirect
 	google.golang.org/protobuf v1.35.1 // indirect
 	k8s.io/cri-api v0.32.0 // indirect
-	k8s.io/utils v0.0.0-20241104100929-3ea5e8cea738 // indirect
 )
 
 replace github.com/kubepleg/pleg => ..

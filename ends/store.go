@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -25,7 +26,7 @@ const (
 	lockWait = 2 * time.Second
 )
 
-// The buckets of the file. The first contains a container by its ID, the second an End by its number.
+// The buckets of the file. The first contains a container by its ID, the second an openEnd by its number.
 const (
 	containersBucket = "containers"
 	endsBucket       = "ends"
@@ -43,6 +44,7 @@ type store struct {
 
 	mu         sync.Mutex            // guards the fields below, and those of follower
 	containers map[string]*container // by ID
+	gone       []*container          // those that are gone; the first to go first
 	open       []*openEnd            // by number
 	newest     uint64                // the number of the newest end
 	pending    map[entry][]byte      // the values of entries that are not written yet; nil deletes an entry
@@ -89,14 +91,22 @@ func (s *store) load(path string) (err error) {
 		if info, err := os.Stat(path); err != nil || info.Size() < tx.Size() {
 			return cmp.Or(err, errors.New("its end is missing"))
 		}
-		if err := each(tx, containersBucket, func(id string, c *container) { s.containers[id] = c }); err != nil {
+		if err := each(tx, containersBucket, func(id string, c *container) {
+			if s.containers[id] = c; !c.GoneSince.IsZero() {
+				s.gone = append(s.gone, c)
+			}
+		}); err != nil {
 			return err
 		}
 		return each(tx, endsBucket, func(key string, o *openEnd) {
 			o.number, _ = strconv.ParseUint(key, 16, 64)
 			s.open, s.newest = append(s.open, o), o.number
+			if c := s.containers[o.ContainerID]; c != nil && c.Ended && !o.Gone && c.StartedAt.Equal(o.StartedAt) {
+				c.end = o
+			}
 		})
 	})
+	slices.SortFunc(s.gone, func(a, b *container) int { return a.GoneSince.Compare(b.GoneSince) })
 	if err != nil {
 		err = errors.Join(err, s.db.Close())
 	}
@@ -174,8 +184,8 @@ func (s *store) flush() error {
 func (s *store) close() {
 	s.mu.Lock()
 	for _, o := range s.open {
-		if o.retry != nil {
-			o.retry.Stop()
+		if o.held != nil {
+			o.held.Stop()
 		}
 	}
 	s.mu.Unlock()

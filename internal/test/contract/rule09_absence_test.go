@@ -81,3 +81,28 @@ func TestRule9AbsenceIsAnAnswer(t *testing.T) {
 		}
 	})
 }
+
+// Rule 9: a list without an error omits a container that has ended, and a later list shows it. The
+// container is new, and its death is counted again.
+func TestRule9OmittedContainerIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetrics(t)
+		pod, ended := shortLived(pleg.ContainerStateExited, time.Now(), -time.Minute)
+		running, begun := shortLived(pleg.ContainerStateRunning, time.Now(), -time.Minute)
+		n.SetStatus("a", begun)
+		n.SetPods(running)
+		want := new(lives).follow(t, n)
+		n.start()
+		n.SetStatus("a", ended)
+		n.SetPods(pod)
+		time.Sleep(5 * time.Second)
+		want("one life", "initially started a1", "died a1 3 Error", "ended a1 3 Error")
+		n.SetPods()
+		time.Sleep(5 * time.Second)
+		want("omitted", "removed a1")
+		n.SetPods(pod)
+		time.Sleep(5 * time.Second)
+		want("shown again", "started a1", "died a1 3 Error", "ended a1 3 Error")
+		wantExits(t, reg, "shown again", map[string]float64{"Error": 2})
+	})
+}
