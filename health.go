@@ -61,7 +61,7 @@ type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
 	// Suspects are the pods with stuck inspections, sorted by UID. Most likely, a container of one of
-	// these pods blocks the list. There are none while the runtime has answered nothing since Since.
+	// these pods blocks the list. There are none if Frozen is true, or before an answer after Since.
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
 	Frozen bool `json:"frozen,omitempty"`
