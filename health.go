@@ -23,7 +23,7 @@ type HealthReport struct {
 	// LastRelist is when the last successful full relist began; zero for none.
 	LastRelist time.Time `json:"lastRelist,omitzero"`
 	// RelistError is the error of the last full relist; empty if it succeeded. RelistFailingSince is
-	// when the first of these consecutive failures occurred.
+	// when the first of these consecutive failed lists began.
 	RelistError        string    `json:"relistError,omitempty"`
 	RelistFailingSince time.Time `json:"relistFailingSince,omitzero"`
 	// LastAnswer is when the runtime last answered a call; zero for never. Without a CallReporter, it is the
@@ -61,7 +61,7 @@ type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
 	// Suspects are the pods with stuck inspections, sorted by UID. Most likely, a container of one of
-	// these pods blocks the list. There are no suspects if Frozen is true.
+	// these pods blocks the list. There are none if Frozen is true, or before an answer after Since.
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
 	Frozen bool `json:"frozen,omitempty"`
@@ -351,8 +351,8 @@ func (g *GenericPLEG) diagnosis() *health {
 		g.guarded("CallsInFlight", func() { h.reported, h.LastAnswer = reporter.CallsInFlight() })
 		h.CallsInFlight = h.reported
 	}
-	if stuck := h.StuckRelist; stuck != nil && h.since(h.LastAnswer) > 10*time.Second {
-		stuck.Frozen, stuck.Suspects = true, nil
+	if list := h.StuckRelist; list != nil && (h.LastAnswer.Before(list.Since) || h.since(h.LastAnswer) > 10*time.Second) {
+		list.Frozen, list.Suspects = h.since(h.LastAnswer) > 10*time.Second, nil
 	}
 	return h
 }

@@ -47,7 +47,7 @@ func (r *reconciler) fullListFailed(err error, c *schedule.Call) {
 	r.metrics.relistDuration.Observe(r.sched.Now.Sub(c.Began).Seconds())
 	if r.listErr == nil {
 		r.out.error(err, "Cannot list pods; will try again every period")
-		r.listFailingSince = r.sched.Now
+		r.listFailingSince = c.Began
 	}
 	r.listErr, r.listErrAt = err, r.sched.Now
 	r.out.relisted = append(r.out.relisted, fail(&r.relists.attached, err)...)

@@ -47,7 +47,7 @@ type reconciler struct {
 	// listErr is the last full list's error; nil if it succeeded. listErrAt is when that list failed.
 	listErr   error
 	listErrAt time.Time
-	// listFailingSince is when the first of the consecutive failed full lists ended.
+	// listFailingSince is when the first of the consecutive failed full lists began.
 	listFailingSince time.Time
 	// lastInspection is when the last successful inspection ended; at first, when New was called.
 	lastInspection time.Time

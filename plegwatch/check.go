@@ -148,7 +148,9 @@ func trouble(r *agentReport, now time.Time) string {
 	if n := len(r.FailingPods) - 1; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	unlisted := slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool { return c.ObjectID == "" })
+	unlisted := slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool {
+		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second // a younger call is not stuck
+	})
 	const noAnswer = "no answer from the runtime"
 	switch list := r.StuckRelist; {
 	case list != nil && list.Frozen && r.LastAnswer.IsZero():

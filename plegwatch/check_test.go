@@ -95,6 +95,9 @@ func TestCheckAgent(t *testing.T) {
 	late.LastRelist, two.LastRelist, lateFrozen.LastRelist = time.Time{}, time.Time{}, time.Time{}
 	lateFrozen.LastAnswer, freezing.LastAnswer = time.Time{}, ago(2*time.Hour)
 	two.CallsInFlight = append(slices.Clone(two.CallsInFlight), two.CallsInFlight[1])
+	young := late
+	young.CallsInFlight = append(slices.Clone(young.CallsInFlight), pleg.RuntimeCall{Method: "ContainerStatus",
+		Object: "container shop/innocent/db (9c84…)", ObjectID: "9c84", Since: ago(-time.Hour)}) // has just begun
 	withPods := func(h pleg.HealthReport, pods ...pleg.FailingPod) agentReport {
 		r := agentReport{Condition: plegz.Condition{Level: plegz.LevelWarning}, HealthReport: h}
 		r.FailingPods = slices.Grow(r.FailingPods, len(pods))[:len(pods)]
@@ -125,6 +128,7 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: shop/db-0/db is stuck " + since(189*time.Second)},
 		{healthz(withPods(two)), 1, " UTC, and 1"},
 		{healthz(withPods(late)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
+		{healthz(withPods(young)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
 		{healthz(withPods(frozen)), 1, "PLEG is not healthy: no answer from the runtime " + since(2*time.Hour)},
 		{healthz(withPods(lateFrozen)), 1, "PLEG is not healthy: no answer from the runtime since at least "},
 		{healthz(withPods(freezing, is)), 0, "PLEG is healthy, but no answer from the runtime " + since(2*time.Hour)},

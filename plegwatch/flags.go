@@ -44,7 +44,8 @@ date. Control characters in names are escaped. With --output json, each line is 
   sandbox       true if the event is about the pod's sandbox
   event         ContainerStarted, ContainerDied, ContainerEnded, ContainerRemoved or PodSync.
                 ContainerEnded comes once after ContainerDied, with the final reason
-  initial       true if this had happened before the watch began
+  initial       true if the first list showed this: it happened before the watch began, or
+                before the runtime first answered
   state         of a container: created, running, exited or unknown; of a sandbox: ready or
                 not ready; missing when it is gone
   ip            the sandbox's
@@ -57,7 +58,7 @@ date. Control characters in names are escaped. With --output json, each line is 
   unconfirmed   true if only an exit event has reported the exit: a PodSync may correct it
   error         why the pod could not be inspected
   lagSeconds    how long after the runtime's timestamp the event was read; missing where the
-                runtime has no timestamp, and for what happened before the watch began
+                runtime has no timestamp, and where initial is true
   cause         why the pod was listed: period, hint (an event of the runtime), exit
                 (an exit event reported it) or demand
 
@@ -143,7 +144,7 @@ func newFlagSet(f *flags) *pflag.FlagSet {
 			f.filter.selector, err = labels.Parse(s)
 			return err
 		})
-	fs.BoolVarP(&f.initial, "initial", "i", false, "also print what exists at the start")
+	fs.BoolVarP(&f.initial, "initial", "i", false, "also print what the first list shows")
 	fs.StringVar(&f.history, "history", "", "keep the events, and each change of the health, in this `DIR`; the page and "+
 		"--since then go back to before the start")
 	fs.IntVar(&f.size, "history-size", defaultHistorySize, "the most that the history takes, in `MIB`")

@@ -524,7 +524,8 @@ func TestDescribeDeath(t *testing.T) {
 		ID: "web", Type: pleg.ContainerDied, Pod: pod, Container: &pleg.Container{Name: "app"},
 		Status: &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 137, Reason: "Error", Unconfirmed: true},
 	}
-	if l := describe(e, pleg.NewCache(), someTime); !l.Unconfirmed || l.ExitCode == nil || *l.ExitCode != 137 {
+	if l := describe(e, pleg.NewCache(), someTime); !l.Unconfirmed || l.ExitCode == nil || *l.ExitCode != 137 ||
+		l.stateText() != "exited 137 unconfirmed" {
 		t.Errorf("%+v", l)
 	}
 	e.Status = &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 255, Reason: "Unknown", EndUnknown: true}

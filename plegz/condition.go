@@ -66,8 +66,8 @@ type condition struct {
 	report  pleg.HealthReport
 	health  health
 	encoded []byte // the health as JSON
-	// away is when the runtime stopped answering. If only lists fail, it is when the last
-	// successful list began. It is zero otherwise.
+	// away is when the runtime stopped answering. If only lists fail, it is when the last successful
+	// list began or, before it, the first list. It is zero otherwise.
 	away time.Time
 }
 
@@ -98,7 +98,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	if since, is := unanswered(&r, stuck); is {
 		c.away = since
 	} else if isSilent(&r, now) {
-		c.away = r.LastRelist
+		c.away = cmp.Or(r.LastRelist, r.RelistFailingSince)
 	}
 	c.health = newHealth(&r, pods)
 	c.encoded = encoded(&c.health)

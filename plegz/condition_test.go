@@ -177,8 +177,8 @@ func TestSilentRuntime(t *testing.T) {
 			n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
 			n.g.Start(t.Context()) // a second Start changes nothing
 			n.pass(20 * time.Second)
-			if s := n.state(); s.Sentence != want || len(s.Notes) > 0 {
-				t.Errorf("%s, notes %q, want %s", s.Sentence, s.Notes, want)
+			if s := n.state(); s.Sentence != want || len(s.Notes) > 0 || s.AwaySince.IsZero() {
+				t.Errorf("%s, notes %q, away since %v, want %s", s.Sentence, s.Notes, s.AwaySince, want)
 			}
 		})
 	}

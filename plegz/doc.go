@@ -45,7 +45,8 @@
 // message, restartCount, image and gone. If the runtime has forgotten how a container ended, finishedAt,
 // exitCode and reason are those of WithPast, and message says so.
 //
-// The state of a pod is stuck, failing, crashed, starting, running, completed, stopped or removed.
+// The state of a pod is stuck, failing, crashed, starting, running, completed, unknown, stopped or
+// removed.
 // The state of a container is created, running, exited, unknown or removed.
 //
 // An event has a number and the fields of Event. A sample has callsInFlight and backlog. It also

@@ -194,6 +194,15 @@ func TestPodStates(t *testing.T) {
 			{"unknown", "starting", []*pleg.Container{plegtest.Unknown("unknown")}, nil},
 			{"runs", "running", []*pleg.Container{plegtest.Running("runs")}, nil},
 			{"done", "completed", []*pleg.Container{plegtest.Running("done")}, exited("done", 0)},
+			{"forgotten", "unknown", []*pleg.Container{plegtest.Running("forgotten"), plegtest.Running("known")}, func() {
+				exited := func(id string, unknown bool) *pleg.Status {
+					return &pleg.Status{ID: plegtest.Running(id).ID, Name: id, State: pleg.ContainerStateExited, EndUnknown: unknown}
+				}
+				n.SetStatus("shop/forgotten", &pleg.PodStatus{ID: "shop/forgotten",
+					ContainerStatuses: []*pleg.Status{exited("forgotten", true), exited("known", false)}})
+				n.SetContainer("shop/forgotten", "forgotten", pleg.ContainerStateExited)
+				n.SetContainer("shop/forgotten", "known", pleg.ContainerStateExited)
+			}},
 			{"crash", "crashed", []*pleg.Container{plegtest.Running("crash"), plegtest.Running("beside")}, exited("crash", 1)},
 			{"init", "running", []*pleg.Container{plegtest.Running("main"), plegtest.Running("init")}, exited("init", 0)},
 			{"stop", "stopped", []*pleg.Container{plegtest.Running("stop")}, func() {
@@ -213,6 +222,7 @@ func TestPodStates(t *testing.T) {
 				t.Errorf("%s: want %s in %+v", tt.name, tt.want, pods)
 			}
 		}
+		n.expectLines("shop/forgotten +unknown +forgotten +forgotten +exited, code unknown +0 .*")
 	})
 }
 

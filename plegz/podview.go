@@ -16,7 +16,8 @@ const (
 	podCrashed   podState = "crashed"   // a container exited with an error and was not restarted
 	podStarting  podState = "starting"  // no container runs yet
 	podRunning   podState = "running"   // at least one container runs
-	podCompleted podState = "completed" // every container has exited, none with a known error
+	podCompleted podState = "completed" // every container has exited with code 0
+	podUnknown   podState = "unknown"   // every container has exited, and no error is known, but a code is not
 	podStopped   podState = "stopped"   // the sandbox is not ready
 	podRemoved   podState = "removed"   // the pod is no longer listed
 )
@@ -169,7 +170,7 @@ func (o observed) view(labels bool) pod {
 // summarize computes the state and the restarts of a pod from its other fields.
 func (p *pod) summarize() {
 	p.Restarts = 0
-	var crashed, running, ended, present int
+	var crashed, running, succeeded, ended, present int
 	seen := make(map[string]bool)
 	for _, l := range p.Containers {
 		newest := !seen[l.Name]
@@ -179,13 +180,17 @@ func (p *pod) summarize() {
 		}
 		present++
 		p.Restarts += l.Restarts
+		if l.State == pleg.ContainerStateExited {
+			ended++
+		}
 		switch {
 		case l.State == pleg.ContainerStateRunning:
 			running++
-		case l.State == pleg.ContainerStateExited && l.ExitCode != nil && *l.ExitCode != 0:
+		case l.State != pleg.ContainerStateExited || l.ExitCode == nil:
+		case *l.ExitCode == 0:
+			succeeded++
+		default:
 			crashed++
-		case l.State == pleg.ContainerStateExited:
-			ended++
 		}
 	}
 	ready := len(p.Sandboxes) == 0 || p.Sandboxes[0].State != pleg.ContainerStateExited
@@ -202,8 +207,10 @@ func (p *pod) summarize() {
 		p.State = podCrashed
 	case running > 0:
 		p.State = podRunning
-	case present > 0 && ended == present:
+	case present > 0 && succeeded == present:
 		p.State = podCompleted
+	case present > 0 && ended == present:
+		p.State = podUnknown
 	default:
 		p.State = podStarting
 	}

@@ -134,9 +134,12 @@ func (a *answer) writePods(b *bytes.Buffer) {
 	})
 }
 
-// lifeText returns the state of a container, with its exit code if it is known.
+// lifeText returns the state of a container. If it has exited, lifeText adds the exit code.
 func lifeText(l *life) string {
 	if l.ExitCode == nil {
+		if l.State == pleg.ContainerStateExited {
+			return string(l.State) + ", code unknown"
+		}
 		return string(l.State)
 	}
 	text := fmt.Sprintf("%s, exit %d", l.State, *l.ExitCode)

@@ -1,7 +1,7 @@
 // The filter, which is kept in the page's address.
 
 const STATES = [['', 'All'], ['problems', 'Problems'], ['running', 'Running'], ['starting', 'Starting'],
-  ['completed', 'Completed'], ['stopped', 'Stopped'], ['removed', 'Removed']];
+  ['completed', 'Completed'], ['unknown', 'Unknown'], ['stopped', 'Stopped'], ['removed', 'Removed']];
 
 function options(select, choices, value) {
   const now = JSON.stringify(choices);

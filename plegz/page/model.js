@@ -8,7 +8,7 @@ const PLEGZ = (() => {
   const MAX_SAMPLES = 600;
   const PROBLEMS = new Set(['stuck', 'failing', 'crashed']);
   const MARKS = {
-    stuck: '◔', failing: '!', crashed: '✕', starting: '…', running: '▶', completed: '✓', stopped: '■', removed: '┤',
+    stuck: '◔', failing: '!', crashed: '✕', starting: '…', running: '▶', completed: '✓', unknown: '?', stopped: '■', removed: '┤',
   };
 
   const time = (text) => (text ? Date.parse(text) : 0);

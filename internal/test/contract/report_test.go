@@ -11,13 +11,14 @@ import (
 	"github.com/kubepleg/pleg/plegtest"
 )
 
-// If lists or the stream fail repeatedly, the report shows the time of the first failure.
+// If lists or the stream fail repeatedly, the report shows when the first failed list began, and when
+// the stream broke.
 func TestFailingSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
 		time.Sleep(10*time.Second + 500*time.Millisecond)
-		heal := n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("broken"))
+		heal := n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 900 * time.Millisecond, Err: errors.New("broken")})
 		healStream := n.Fail(plegtest.WatchContainerEvents, plegtest.AnyPod, errors.New("refused"))
 		began := time.Now()
 		n.BreakEventStreams(errors.New("reset"))

@@ -75,6 +75,32 @@ func TestRule23StuckListBesideStuckPod(t *testing.T) {
 	})
 }
 
+// Rule 23: while the runtime has answered nothing since the list began, no pod is a suspect. After ten
+// seconds, the runtime is frozen.
+func TestRule23FrozenRuntimeHasNoSuspects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _, heal := newStuckNode(t, 20)
+		defer heal()
+		defer n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)()
+		stuck, failing := 0, 0
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			r := n.g.HealthReport()
+			if failing = max(failing, len(r.FailingPods)); r.StuckRelist == nil {
+				continue
+			}
+			stuck++
+			frozen := time.Since(r.LastAnswer) > 10*time.Second
+			if len(r.StuckRelist.Suspects) > 0 || r.StuckRelist.Frozen != frozen {
+				t.Fatalf("after %v the report has %+v", time.Since(r.LastAnswer), r.StuckRelist)
+			}
+		}
+		if stuck < 250 || failing < 2 {
+			t.Errorf("%d stuck reports, %d failing pods", stuck, failing)
+		}
+	})
+}
+
 // Rule 23: while a list is stuck, each pod is inspected at most once in two periods. These
 // inspections use at most half of the workers. If the runtime answers no call, only some pods are
 // inspected.
