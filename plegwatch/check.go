@@ -154,7 +154,7 @@ func trouble(r *agentReport, now time.Time) string {
 	const noAnswer = "no answer from the runtime"
 	switch list := r.StuckRelist; {
 	case list != nil && list.Frozen && r.LastAnswer.IsZero():
-		return noAnswer + atLeast(list.Since)
+		return noAnswer + atLeast(cmp.Or(r.RelistFailingSince, list.Since)) // lists may have failed before
 	case list != nil && list.Frozen,
 		stuck >= 0 && !r.LastAnswer.IsZero() && !r.FailingPods[stuck].StuckSince.Before(r.LastAnswer):
 		return noAnswer + since(r.LastAnswer)

@@ -94,6 +94,7 @@ func TestCheckAgent(t *testing.T) {
 	late, two, lateFrozen, freezing := blocked, unlisted, frozen, fine // late agents have no list
 	late.LastRelist, two.LastRelist, lateFrozen.LastRelist = time.Time{}, time.Time{}, time.Time{}
 	lateFrozen.LastAnswer, freezing.LastAnswer = time.Time{}, ago(2*time.Hour)
+	lateFrozen.RelistFailingSince = ago(time.Hour)
 	two.CallsInFlight = append(slices.Clone(two.CallsInFlight), two.CallsInFlight[1])
 	young := late
 	young.CallsInFlight = append(slices.Clone(young.CallsInFlight), pleg.RuntimeCall{Method: "ContainerStatus",
@@ -130,7 +131,8 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(late)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
 		{healthz(withPods(young)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
 		{healthz(withPods(frozen)), 1, "PLEG is not healthy: no answer from the runtime " + since(2*time.Hour)},
-		{healthz(withPods(lateFrozen)), 1, "PLEG is not healthy: no answer from the runtime since at least "},
+		{healthz(withPods(lateFrozen)), 1, "PLEG is not healthy: no answer from the runtime since at least " +
+			ago(time.Hour).UTC().Format("15:04")},
 		{healthz(withPods(freezing, is)), 0, "PLEG is healthy, but no answer from the runtime " + since(2*time.Hour)},
 		{healthz(withPods(failing)), 1, "PLEG is not healthy: no list " + since(190*time.Second)},
 		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: long, RelistFailingSince: ago(time.Hour)})), 1,

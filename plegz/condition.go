@@ -113,7 +113,7 @@ func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.Stuc
 func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod) (since time.Time, is bool) {
 	switch {
 	case isFrozen(r) && r.LastAnswer.IsZero():
-		return r.StuckRelist.Since, true
+		return cmp.Or(r.RelistFailingSince, r.StuckRelist.Since), true // lists may have failed before
 	case isFrozen(r):
 		return r.LastAnswer, true
 	default:

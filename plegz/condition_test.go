@@ -184,6 +184,39 @@ func TestSilentRuntime(t *testing.T) {
 	}
 }
 
+// unanswered is a runtime that has never answered.
+type unanswered struct{ *plegtest.Runtime }
+
+func (unanswered) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return nil, time.Time{} }
+
+// If an agent starts while the runtime is frozen, its lists fail after seconds. The sentence always
+// says since the agent's start, during each list and between them.
+func TestStartDuringAFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		n := newIdleNode(t, unanswered{runtime}, runtime)
+		n.Inject(plegtest.Fault{Method: plegtest.GetPods, Delay: 5 * time.Second, Err: errors.New("connection timed out")})
+		began := time.Now()
+		n.g.Start(t.Context())
+		n.pass(1500 * time.Millisecond)
+		frozen := 0
+		for range 60 {
+			n.pass(500 * time.Millisecond)
+			s := n.state()
+			if r := s.Health.StuckRelist; r != nil && r.Frozen {
+				frozen++
+			}
+			if !strings.HasPrefix(s.Sentence, "Not healthy: nothing has been answered since at least 00:00:00 UTC ") ||
+				!s.AwaySince.Equal(began) {
+				t.Errorf("after %v: %s, away since %v", time.Since(began), s.Sentence, s.AwaySince)
+			}
+		}
+		if frozen == 0 || frozen == 60 {
+			t.Errorf("frozen in %d of 60 reports", frozen)
+		}
+	})
+}
+
 // If there is no worse problem, the sentence names the oldest unconfirmed exit. The container is
 // shown as exited and unconfirmed until the runtime's status confirms the exit.
 func TestUnconfirmedExits(t *testing.T) {

@@ -24,7 +24,8 @@
 //	notes           other problems, in one sentence each
 //	health          the pleg.HealthReport as in Healthz, with long texts cut, and only the first 50
 //	                items of each list
-//	awaySince       when the runtime stopped answering, or the last successful list began
+//	awaySince       when the runtime stopped answering, or the last successful list began; without
+//	                one, the first list
 //	witnesses       package cri's witnesses of exits: witness is the name; active is true if
 //	                the witness works; exits counts the exits that it reported first;
 //	                refusals counts the containers that it could not watch
