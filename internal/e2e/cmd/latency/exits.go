@@ -185,7 +185,8 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 }
 
 func (s *exitSamples) report(r *report) {
-	const died, behind = "process end → ContainerDied, exit events", "a bare reader of containerd's /tasks/exit → ContainerDied, exit events"
+	const died = "process end → ContainerDied, exit events"
+	const behind = "a bare reader of containerd's /tasks/exit → ContainerDied, exit events"
 	r.line("process end → a bare reader of its pidfd", s.reaped)
 	r.line("process end → a bare Wait, of the shim", s.wait)
 	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)
