@@ -60,7 +60,7 @@ var ownGauges = []gauge{
 	newGauge("pleg_blocked_readers", "Number of readers that wait for a newer status in the cache.",
 		func(h *health) float64 { return float64(h.BlockedReaders) }),
 	newGauge("pleg_exits_unconfirmed",
-		"Number of containers that the runtime shows as running more than a relist period after their exit event.",
+		"Number of containers whose exit event the runtime has not confirmed for more than a relist period.",
 		func(h *health) float64 { return float64(len(h.UnconfirmedExits)) }),
 	newGauge("pleg_event_stream_connected", "1 while the runtime's event stream is connected, else 0.",
 		func(h *health) float64 { return oneIf[float64](h.Stream.State == StreamConnected) }),
