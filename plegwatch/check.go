@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/internal/printable"
 	"github.com/kubepleg/pleg/plegz"
 )
@@ -148,9 +148,7 @@ func trouble(r *agentReport, now time.Time) string {
 	if n := len(r.FailingPods) - 1; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	unlisted := slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool {
-		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second // a younger call is not stuck
-	})
+	unlisted := healthreport.StuckContainers(&r.HealthReport, now)
 	const noAnswer = "no answer from the runtime"
 	switch list := r.StuckRelist; {
 	case list != nil && list.Frozen && r.LastAnswer.IsZero():
@@ -158,7 +156,7 @@ func trouble(r *agentReport, now time.Time) string {
 	case list != nil && list.Frozen,
 		stuck >= 0 && !r.LastAnswer.IsZero() && !r.FailingPods[stuck].StuckSince.Before(r.LastAnswer):
 		return noAnswer + since(r.LastAnswer)
-	case strings.HasPrefix(r.Reason, "pleg cannot inspect any pod: "):
+	case healthreport.InspectsNone(&r.HealthReport):
 		return "no pod can be inspected: restart the runtime"
 	case stuck >= 0:
 		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
@@ -65,7 +65,7 @@ type condition struct {
 	Condition
 	report  pleg.HealthReport
 	health  health
-	encoded []byte // the health as JSON
+	encoded []byte // the health as JSON; nil before history.describe
 	// away is when the runtime stopped answering. If only lists fail, it is when the last successful
 	// list began or, before it, the first list. It is zero otherwise.
 	away time.Time
@@ -101,7 +101,6 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 		c.away = cmp.Or(r.LastRelist, r.RelistFailingSince)
 	}
 	c.health = newHealth(&r, pods)
-	c.encoded = encoded(&c.health)
 	return c
 }
 
@@ -142,14 +141,9 @@ func isSilent(r *pleg.HealthReport, now time.Time) bool {
 	return r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall
 }
 
-// inspectsNone reports whether the generator is unhealthy because the runtime answers no inspection.
-func inspectsNone(r *pleg.HealthReport) bool {
-	return strings.HasPrefix(r.Reason, "pleg cannot inspect any pod: ")
-}
-
 // adviceFor returns what to do about stuck pods, while the runtime answers some calls.
 func adviceFor(r *pleg.HealthReport) string {
-	if inspectsNone(r) {
+	if healthreport.InspectsNone(r) {
 		return ": restart the runtime"
 	}
 	return ": repair or end it"
@@ -199,7 +193,7 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 			advice = adviceFor(r)
 		}
 		switch {
-		case inspectsNone(r):
+		case healthreport.InspectsNone(r):
 			effect = "; no pod can be inspected"
 		case r.StuckRelist == nil && r.RelistError == "" && r.Pods > len(stuck):
 			effect = "; other pods are not affected"
@@ -235,7 +229,7 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 		effect = "; " + have(n, "pod") + " been inspected since" + effect
 	}
 	text, more := "", others(len(stuck)-1, "pod is stuck", "pods are stuck")
-	if unlisted := stuckContainers(r, now); len(stuck) > 0 {
+	if unlisted := healthreport.StuckContainers(r, now); len(stuck) > 0 {
 		text, _ = stuckObject(r, stuck[0])
 	} else if len(unlisted) > 0 {
 		text, more = printable.Text(unlisted[0].Object), others(len(unlisted)-1, "container is stuck", "containers are stuck")
@@ -250,14 +244,6 @@ func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) str
 	}
 	return fmt.Sprintf("a container blocks the lists, and which one is not known: %s has not been answered since %s%s",
 		list, listsSince(r, since, attempt, now), effect)
-}
-
-// stuckContainers returns the calls about containers that have been unanswered for more than a second,
-// oldest first. No list may have shown these containers.
-func stuckContainers(r *pleg.HealthReport, now time.Time) []pleg.RuntimeCall {
-	return slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool {
-		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second
-	})
 }
 
 // exitTroubles returns one sentence about all unconfirmed exits, if the oldest has been unconfirmed for

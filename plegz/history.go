@@ -302,6 +302,7 @@ func (h *history) encode(r *record) {
 
 // describe stores the node's condition at the time now.
 func (h *history) describe(c condition, now time.Time) {
+	c.encoded = encoded(&c.health)
 	h.condition, h.conditionAt = c, h.next()
 	h.addCondition(PastCondition{now, c.Condition})
 }
