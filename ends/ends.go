@@ -192,7 +192,7 @@ type container struct {
 
 	seen      bool     // true once this follower has an event of the container
 	endedHere bool     // true once this follower has the ContainerEnded of the present life
-	end       *openEnd // the end of the present life, open or acknowledged; nil if there is none
+	end       *openEnd // the open end of the present life; nil if there is none
 }
 
 // openEnd is an end that is not acknowledged.
@@ -264,7 +264,7 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 	case !c.Ended && now.improves(c.knownEnd):
 		now.Gone = c.Gone
 		c.knownEnd = now
-	case slices.Contains(f.open, o) && now.Known && now != o.knownEnd && now.improves(o.knownEnd):
+	case o != nil && now.Known && now != o.knownEnd && now.improves(o.knownEnd):
 		o.knownEnd = now // for the next report
 		f.putLocked(endsBucket, endKey(o.number), o)
 	}
@@ -456,6 +456,9 @@ func (f *follower) failed(o *openEnd) {
 func (f *follower) acknowledge(o *openEnd) {
 	f.mu.Lock()
 	f.open = slices.DeleteFunc(f.open, func(other *openEnd) bool { return other == o })
+	if c := f.containers[o.ContainerID]; c != nil && c.end == o {
+		c.end = nil
+	}
 	f.putLocked(endsBucket, endKey(o.number), nil)
 	f.mu.Unlock()
 	if f.flush() != nil {

@@ -633,7 +633,7 @@ func TestFolderIsBounded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stop := w.agent()
 		var bound int64
-		for i := range 100 {
+		for i := range 200 {
 			pod := plegtest.NewPod("many")
 			for k := range 100 {
 				pod.Containers = append(pod.Containers, plegtest.Running(fmt.Sprint("c", i, "-", k)))
@@ -646,13 +646,15 @@ func TestFolderIsBounded(t *testing.T) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if i < 60 {
+			// The file doubles when its free pages do not suffice, which depends on how changes are batched.
+			if i < 120 {
 				bound = info.Size()
-			} else if info.Size() > bound {
-				w.t.Fatalf("%d bytes after %d containers, %d after 6000", info.Size(), 100*(i+1), bound)
+			}
+			if info.Size() > 4<<20 || i >= 120 && info.Size() > bound {
+				w.t.Fatalf("%d bytes after %d containers, %d after 12,000", info.Size(), 100*(i+1), bound)
 			}
 		}
-		if n, gone := entries(w.t, clone(w.t, w.dir)); n != 1 || gone != 5000 || len(w.taken()) != 10_000 {
+		if n, gone := entries(w.t, clone(w.t, w.dir)); n != 1 || gone != 5000 || len(w.taken()) != 20_000 {
 			w.t.Errorf("%d entries, and %d of containers that are gone", n, gone)
 		}
 		w.wait(time.Hour)
