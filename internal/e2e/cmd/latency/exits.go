@@ -157,7 +157,8 @@ type exitSamples struct {
 	//   - sent: the generator sends ContainerDied.
 	//   - cri: a bare reader of CRI's events reads the event.
 	reaped, wait, raw, sent, cri measure.Samples
-	// behind is how much later ContainerDied comes than the same event comes to the bare reader.
+	// behind is how much later ContainerDied comes than the same event comes to the bare reader. On
+	// CRI-O, it is how much later than the bare reader of the pidfd sees the exit code.
 	behind measure.Samples
 }
 
@@ -180,13 +181,15 @@ func (s *exitSamples) add(w *exitWatchers, pidfds *pidfdReader, m mortal) (ended
 		}
 		s.raw, s.wait = append(s.raw, read.Sub(ended)), append(s.wait, answered.Sub(ended))
 		s.behind = append(s.behind, died.Sub(read))
+	} else if !reaped.IsZero() {
+		s.behind = append(s.behind, died.Sub(reaped))
 	}
 	return ended, nil
 }
 
 func (s *exitSamples) report(r *report) {
 	const died = "process end → ContainerDied, exit events"
-	const behind = "a bare reader of containerd's /tasks/exit → ContainerDied, exit events"
+	const behind = "a bare reader of /tasks/exit (CRI-O: the pidfd) → ContainerDied, exit events"
 	r.line("process end → a bare reader of its pidfd", s.reaped)
 	r.line("process end → a bare Wait, of the shim", s.wait)
 	r.line("process end → a bare reader of containerd's /tasks/exit", s.raw)

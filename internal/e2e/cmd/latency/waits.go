@@ -31,32 +31,38 @@ type waitReader struct {
 func readWaits(mortals []mortal, state string) (*waitReader, error) {
 	r := &waitReader{answered: map[string]time.Time{}}
 	for _, m := range mortals {
-		version, address, err := shimOf(filepath.Join(state, "io.containerd.runtime.v2.task/k8s.io", m.id))
-		if err != nil {
-			r.close()
-			return nil, fmt.Errorf("container %s: %w", m.id, err)
-		}
-		conn, err := net.Dial("unix", strings.TrimPrefix(address, "unix://"))
-		if err != nil {
-			r.close()
-			return nil, fmt.Errorf("the shim of container %s: %w", m.id, err)
-		}
-		r.conns = append(r.conns, conn)
-		if _, err := conn.Write(waitCall(version, m.id)); err != nil {
+		if err := r.wait(m.id, filepath.Join(state, "io.containerd.runtime.v2.task/k8s.io", m.id)); err != nil {
 			r.close()
 			return nil, fmt.Errorf("calling Wait for container %s: %w", m.id, err)
 		}
-		r.joined.Go(func() {
-			if _, err := io.ReadFull(conn, make([]byte, 10)); err != nil {
-				return // an answer that is missing fails the measurement
-			}
-			at := time.Now()
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.answered[m.id] = at
-		})
 	}
 	return r, nil
+}
+
+// wait calls Wait for a container, and notes when it is answered.
+func (r *waitReader) wait(id, bundle string) error {
+	version, address, err := shimOf(bundle)
+	if err != nil {
+		return err
+	}
+	conn, err := net.Dial("unix", strings.TrimPrefix(address, "unix://"))
+	if err != nil {
+		return err
+	}
+	r.conns = append(r.conns, conn)
+	if _, err := conn.Write(waitCall(version, id)); err != nil {
+		return err
+	}
+	r.joined.Go(func() {
+		if _, err := io.ReadFull(conn, make([]byte, 10)); err != nil {
+			return // an answer that is missing fails the measurement
+		}
+		at := time.Now()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.answered[id] = at
+	})
+	return nil
 }
 
 // shimOf returns the version of the task service and the address of a bundle's shim.
