@@ -170,7 +170,7 @@ func (o observed) view(labels bool) pod {
 // summarize computes the state and the restarts of a pod from its other fields.
 func (p *pod) summarize() {
 	p.Restarts = 0
-	var crashed, running, succeeded, ended, present int
+	var crashed, running, succeeded, unknown, present int
 	seen := make(map[string]bool)
 	for _, l := range p.Containers {
 		newest := !seen[l.Name]
@@ -180,13 +180,12 @@ func (p *pod) summarize() {
 		}
 		present++
 		p.Restarts += l.Restarts
-		if l.State == pleg.ContainerStateExited {
-			ended++
-		}
 		switch {
 		case l.State == pleg.ContainerStateRunning:
 			running++
-		case l.State != pleg.ContainerStateExited || l.ExitCode == nil:
+		case l.State != pleg.ContainerStateExited: // created, or in an unknown state
+		case l.ExitCode == nil:
+			unknown++
 		case *l.ExitCode == 0:
 			succeeded++
 		default:
@@ -209,7 +208,7 @@ func (p *pod) summarize() {
 		p.State = podRunning
 	case present > 0 && succeeded == present:
 		p.State = podCompleted
-	case present > 0 && ended == present:
+	case present > 0 && succeeded+unknown == present:
 		p.State = podUnknown
 	default:
 		p.State = podStarting

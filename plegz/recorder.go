@@ -136,7 +136,7 @@ func (r *recorder) record(ctx context.Context, cancel context.CancelFunc, events
 			}
 		case <-kept:
 			kept = nil
-			if r.end(func() bool { return r.streams == 0 }) {
+			if r.end(isOver) {
 				return
 			}
 		case <-r.left:

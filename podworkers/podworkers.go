@@ -57,10 +57,10 @@ type Result struct {
 
 // SyncFunc brings a pod closer to its desired state. A call should take at most one action, because
 // the argument status does not show the effect of an action. After an action, the call returns
-// Result.Acted, and SyncFunc is called again. If several containers need an action, it should choose
-// the one whose last action is longest ago. Otherwise, one that always fails delays the others. The
-// status is shared and must not be modified. SyncFunc may act on an exit that is Unconfirmed,
-// because that exit has happened.
+// Result.Acted, and SyncFunc is called again. If several containers need an action, SyncFunc should take
+// them in turn, so that a container that always fails does not hold up the others. The status is shared
+// and must not be modified. SyncFunc may act on an exit that is Unconfirmed, because that exit has
+// happened.
 //
 // If the pod is gone, exists is false and status contains only the ID. The agent then frees what it
 // keeps for the pod. SyncFunc may be called several times for a pod that is gone, but not after it
