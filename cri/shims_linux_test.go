@@ -396,10 +396,10 @@ func TestBadShims(t *testing.T) {
 			bundleOf(t, state, "bad", test.file, test.text)
 			r := dialRuntime(t, filepath.Join(state, "c.sock"), quiet)
 			w := watchExits(t, r)
-			waitFor(t, func() bool { return strings.Contains(r.DescribeRuntime(), test.says) })
-			if d := r.DescribeRuntime(); !strings.Contains(d, "no shim: 1 of 1 containers: ") {
-				t.Error(d)
-			}
+			waitFor(t, func() bool {
+				_, of, found := strings.Cut(r.DescribeRuntime(), "no shim: 1 of 1 containers: ")
+				return found && strings.Contains(of, test.says)
+			})
 			bundleOf(t, state, "good", "address", "unix://"+good)
 			if got := w.next(t); got.ContainerID != "good" || got.ExitCode != 7 {
 				t.Errorf("%+v", got)
