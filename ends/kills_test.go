@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,9 +67,14 @@ type killed struct {
 	sandbox string
 	dir     string
 	reports map[string][]ends.End // by container
+	total   int                   // of reports
+	size    int64                 // of the part of the file that was read
 	ran     []string              // the containers that exist or existed, oldest first
-	ended   map[string]bool
-	removed map[string]bool
+	exist   []string              // those of ran that exist
+	// position has the indexes in ran.
+	position map[string]int
+	ended    map[string]bool
+	removed  map[string]bool
 	// Agents know the first containers in ran, up to known. It becomes reported with each report.
 	known, reported int
 }
@@ -78,45 +86,51 @@ func (k *killed) must(err error) {
 	}
 }
 
-// read reads the reports. If a container is reported, an agent has listed all older ones, because they
-// are in the same pod. It has written that down when the report of another container follows.
-func (k *killed) read() (total int) {
+// read reads the new reports, and returns the number of all. If a container is reported, an agent has
+// listed all older ones, because they are in the same pod. It has written that down when the report of
+// another container follows.
+func (k *killed) read() int {
 	k.t.Helper()
-	text, err := os.ReadFile(filepath.Join(k.dir, reportsFile))
-	if err != nil && !os.IsNotExist(err) {
-		k.t.Fatal(err)
+	file, err := os.Open(filepath.Join(k.dir, reportsFile))
+	if os.IsNotExist(err) {
+		return 0
 	}
-	k.reports = make(map[string][]ends.End)
+	k.must(err)
+	defer file.Close()
+	text, err := io.ReadAll(io.NewSectionReader(file, k.size, math.MaxInt64-k.size))
+	k.must(err)
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // the agent may be writing
+	k.size += int64(len(text))
 	for line := range bytes.Lines(text) {
 		var e ends.End
 		k.must(json.Unmarshal(line, &e))
 		k.reports[e.ContainerID] = append(k.reports[e.ContainerID], e)
-		total++
+		k.total++
+		k.known, k.reported = max(k.known, k.reported), max(k.reported, k.position[e.ContainerID])
 	}
-	for i, id := range k.ran {
-		if len(k.reports[id]) > 0 && i > k.reported {
-			k.known, k.reported = k.reported, i
-		}
-	}
-	return total
+	return k.total
 }
 
-// change runs a container, ends some, and removes some that agents know, ended or not.
+// change runs a container if there are few, ends some, and removes some that agents know, ended or not.
 func (k *killed) change() {
 	k.t.Helper()
-	id, err := k.server.RunContainer(k.sandbox, criserver.ContainerConfig{Name: "app"})
-	k.must(err)
-	k.ran = append(k.ran, id)
-	for i, id := range k.ran {
-		if !k.removed[id] && !k.ended[id] && rand.N(8) == 0 {
+	if len(k.exist) < 50 {
+		id, err := k.server.RunContainer(k.sandbox, criserver.ContainerConfig{Name: "app"})
+		k.must(err)
+		k.position[id] = len(k.ran)
+		k.ran, k.exist = append(k.ran, id), append(k.exist, id)
+	}
+	k.exist = slices.DeleteFunc(k.exist, func(id string) bool {
+		if !k.ended[id] && rand.N(8) == 0 {
 			k.ended[id] = true
 			k.must(k.server.ExitContainer(id, k.code(id), "Completed"))
 		}
-		if !k.removed[id] && i < k.known && rand.N(8) == 0 {
+		if k.position[id] < k.known && rand.N(8) == 0 {
 			k.removed[id] = true
 			k.must(k.server.RemoveContainer(id))
 		}
-	}
+		return k.removed[id]
+	})
 }
 
 // code returns the exit code of a container.
@@ -145,7 +159,8 @@ func (k *killed) start() (kill func()) {
 // agent whose predecessor was killed in the call.
 func TestKilledAgents(t *testing.T) {
 	server := proctest.CRIServer(t)
-	k := &killed{t: t, server: server, dir: t.TempDir(), ended: map[string]bool{}, removed: map[string]bool{},
+	k := &killed{t: t, server: server, dir: t.TempDir(), reports: map[string][]ends.End{},
+		position: map[string]int{}, ended: map[string]bool{}, removed: map[string]bool{},
 		sandbox: server.RunPod(criserver.PodConfig{Namespace: "shop", Name: "cart-0"})}
 	for n := range *kills {
 		kill, before := k.start(), k.read()
