@@ -76,6 +76,21 @@ func (p *past) add(text []byte) {
 	}
 }
 
+// trouble returns the changes of the health since which the node has been in trouble, oldest first.
+// There are none if the last agent saw no problem at its end.
+func (p *past) trouble() (changes []*healthLine) {
+	for _, e := range p.entries {
+		switch {
+		case e.health == nil:
+		case e.health.Level == plegz.LevelOK:
+			changes = nil
+		default:
+			changes = append(changes, e.health)
+		}
+	}
+	return changes
+}
+
 // option returns the option that adds the past to the page.
 func (p *past) option() plegz.Option {
 	var events []plegz.Event

@@ -84,6 +84,30 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 	}
 }
 
+// If the last agent saw a problem at its end, the next agent's log says so.
+func TestHistoryThatEndsInTrouble(t *testing.T) {
+	t.Parallel()
+	s := proctest.CRIServer(t)
+	const ok, bad = `{"time":"2026-01-02T03:04:05Z","level":"ok","sentence":"Healthy."}`,
+		`{"time":"2026-01-02T03:05:05Z","level":"warning","sentence":"Degraded: a."}
+{"time":"2026-01-02T03:06:05Z","level":"error","sentence":"Not healthy: b."}`
+	for _, test := range []struct {
+		text string
+		want bool
+	}{{ok + "\n" + bad, true}, {bad + "\n" + ok, false}} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, historyFile), []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stderr console
+		code := run(t.Context(), []string{"-r", s.Endpoint(), "-f", "1s", "--history", dir}, io.Discard, &stderr)
+		const says = `level=WARN msg="An earlier agent saw problems" since=2026-01-02T03:05:05.000Z last="Not healthy: b."`
+		if code != exitOK || strings.Contains(stderr.String(), says) != test.want {
+			t.Errorf("exit code %d; stderr:\n%s", code, &stderr)
+		}
+	}
+}
+
 // Bad arguments for a history, and a directory that cannot be opened, are errors.
 func TestHistoryFlags(t *testing.T) {
 	t.Parallel()

@@ -101,6 +101,9 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		if earlier.unreadable > 0 {
 			log.Warn("The history contains lines that are torn, or of another version", "lines", earlier.unreadable)
 		}
+		if t := earlier.trouble(); len(t) > 0 {
+			log.Warn("An earlier agent saw problems", "since", t[0].Time, "last", t[len(t)-1].Sentence)
+		}
 	}
 	// Nothing here shows annotations, and tenants may give each pod 256 KiB of them.
 	runtime, err := connect(ctx, f.wait, endpoint, cri.WithLogger(logger), cri.WithAnnotations(), f.exits.option())

@@ -3,6 +3,7 @@ package plegz
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type history struct {
 	labels  bool // true if labels are shown
 	// pastEnds contains ends that an earlier agent knew, by container ID.
 	pastEnds map[string]Event
+	// pastTrouble describes the problems that an earlier agent saw last; empty for none.
+	pastTrouble string
 
 	began       time.Time
 	number      uint64 // number of the newest change
@@ -69,7 +72,8 @@ type departed struct {
 
 func newHistory(o *options, began time.Time) *history {
 	h := &history{
-		entries: o.history, labels: o.labels, pastEnds: o.pastEnds, began: began, pods: make(map[types.UID]*record),
+		entries: o.history, labels: o.labels, pastEnds: o.pastEnds, pastTrouble: troubleOf(o.pastConditions),
+		began: began, pods: make(map[types.UID]*record),
 	}
 	for _, e := range o.pastEvents {
 		h.addEvent(e)
@@ -300,11 +304,32 @@ func (h *history) encode(r *record) {
 	r.namespace, r.name, r.encoded = p.Namespace, p.Name, encoded(p)
 }
 
-// describe stores the node's condition at the time now.
+// troubleOf describes the problems with which the conditions end; empty for none.
+func troubleOf(past []PastCondition) string {
+	first := len(past)
+	for first > 0 && past[first-1].Level != LevelOK {
+		first--
+	}
+	if first == len(past) {
+		return ""
+	}
+	return fmt.Sprintf("an earlier agent saw problems since %s, at last: %s",
+		clockTime(past[first].Time), past[len(past)-1].Sentence)
+}
+
+// describe stores the node's condition at the time now. Before the first list, the agent does not know
+// whether a problem is older than itself, so the condition also has what an earlier agent saw.
+// That the first list has just begun is not remembered as a problem.
 func (h *history) describe(c condition, now time.Time) {
+	unlisted := c.report.LastRelist.IsZero()
+	if unlisted && h.pastTrouble != "" {
+		c.Notes = append(slices.Clip(c.Notes), h.pastTrouble)
+	}
 	c.encoded = encoded(&c.health)
 	h.condition, h.conditionAt = c, h.next()
-	h.addCondition(PastCondition{now, c.Condition})
+	if !unlisted || now.Sub(h.began) >= samplePeriod {
+		h.addCondition(PastCondition{now, c.Condition})
+	}
 }
 
 // sample adds a sample.

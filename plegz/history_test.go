@@ -284,6 +284,48 @@ func TestLevelsAndThePastStay(t *testing.T) {
 	})
 }
 
+// An agent starts while the lists are blocked. It says since when an earlier agent saw problems, until a
+// list succeeds. Its own start is not remembered as a problem.
+func TestThePastTroubleIsNamed(t *testing.T) {
+	condition := func(minute int, level plegz.Level, sentence string) plegz.PastCondition {
+		return plegz.PastCondition{Time: time.Date(1999, 12, 31, 23, minute, 0, 0, time.UTC),
+			Condition: plegz.Condition{Level: level, Sentence: sentence}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const note = "an earlier agent saw problems since 23:20:00 UTC on 31 Dec, at last: Not healthy: b."
+		for _, test := range []struct {
+			past []plegz.PastCondition
+			want []string
+		}{
+			{past: []plegz.PastCondition{
+				condition(10, plegz.LevelOK, "Healthy."), condition(20, plegz.LevelWarning, "Degraded: a."),
+				condition(30, plegz.LevelError, "Not healthy: b."),
+			}, want: []string{note}},
+			{past: []plegz.PastCondition{
+				condition(10, plegz.LevelError, "Not healthy: a."), condition(20, plegz.LevelOK, "Healthy."),
+			}},
+		} {
+			fake := plegtest.NewRuntime()
+			n := newIdleNode(t, fake, fake, plegz.WithPast(nil, test.past), plegz.WithRecording(t.Context()))
+			heal := n.Block(plegtest.GetPods, plegtest.AnyPod)
+			n.g.Start(t.Context())
+			synctest.Wait()
+			if s := n.state(); !slices.Equal(s.Notes, test.want) || len(s.Conditions) != len(test.past) {
+				t.Errorf("%q, %+v", s.Notes, s.Conditions)
+			}
+			n.pass(3 * time.Second)
+			if s := n.state(); !slices.Equal(s.Notes, test.want) || len(s.Conditions) == len(test.past) {
+				t.Errorf("%q, %+v", s.Notes, s.Conditions)
+			}
+			heal()
+			n.pass(2 * time.Second)
+			if s := n.state(); s.Level != "ok" || len(s.Notes) > 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
 // If many pods are gone, the answer contains the newest 100 of them.
 func TestGonePodsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -84,7 +84,8 @@ func WithRecording(ctx context.Context) Option { return func(o *options) { o.rec
 
 // WithPast adds events and conditions from before the agent began, for example from the history of
 // an earlier agent. The oldest comes first. The page shows the newest, see WithHistory. If the runtime
-// has forgotten how a container ended, all events are searched for its end. By default there are none.
+// has forgotten how a container ended, all events are searched for its end. Until the first list, the
+// page names the problems with which the conditions end. By default there are none.
 func WithPast(events []Event, conditions []PastCondition) Option {
 	return func(o *options) { o.pastEvents, o.pastConditions = events, conditions }
 }
