@@ -1,10 +1,12 @@
 package cri_test
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -134,6 +136,31 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
+	}
+}
+
+// After a list that has timed out, Close ends its search. Otherwise the search would go on for seconds.
+func TestCloseEndsTheSearch(t *testing.T) {
+	searches := func() int {
+		stacks := make([]byte, 4<<20)
+		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("cri.(*Runtime).run("))
+	}
+	s, err := criserver.Start()
+	must(t, err)
+	defer s.Stop()
+	r, err := cri.Connect(t.Context(), s.Endpoint())
+	must(t, err)
+	s.Block("ListPodSandbox", "")
+	s.Block("StreamPodSandboxes", "")
+	before := searches()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := r.GetPods(ctx, true); err == nil {
+		t.Error("a list of a blocked runtime")
+	}
+	must(t, r.Close())
+	if after := searches(); after > before {
+		t.Errorf("%d searches go on", after-before)
 	}
 }
 

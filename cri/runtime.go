@@ -55,7 +55,7 @@ type Runtime struct {
 	// listFailed is true if the last full list has failed.
 	listFailed atomic.Bool
 	// searching is the search of the last full list, if that list has timed out; otherwise nil. It is
-	// used by full lists only, one at a time.
+	// used by full lists and Close only, one at a time.
 	searching *search
 }
 
@@ -112,7 +112,16 @@ func (r *Runtime) Close() error {
 	if r.conn == nil || r.closed.Swap(true) {
 		return nil
 	}
-	return r.conn.Close()
+	err := r.conn.Close()
+	r.relisting <- struct{}{} // a full list ends now, because its calls have ended
+	defer func() { <-r.relisting }()
+	if s := r.searching; s != nil {
+		r.searching = nil
+		s.kept.Stop()
+		s.cancel()
+		s.running.Wait()
+	}
+	return err
 }
 
 // Conn returns the connection to the runtime, for other calls, such as those of

@@ -57,9 +57,9 @@ func (r *Runtime) beginSearch(ctx context.Context) *search {
 }
 
 // endSearch ends a search and waits for its end. If the list has timed out, the search goes on for
-// searchKept.
+// searchKept, or until Close.
 func (r *Runtime) endSearch(s *search, timedOut bool) {
-	if timedOut {
+	if timedOut && !r.closed.Load() {
 		r.searching = s
 		s.kept = time.AfterFunc(searchKept, s.cancel)
 		return

@@ -23,8 +23,8 @@ func reportCrashes(ctx context.Context, g *pleg.GenericPLEG, dir string, post fu
 	})
 }
 
-// A container has ended a minute before the program starts for the first time. The program runs
-// twice, and posts the end once.
+// A container has ended a minute before the program starts for the first time. The program runs until
+// it has posted the end, and then for a second, in which it posts nothing.
 func ExampleFollow() {
 	dir, err := os.MkdirTemp("", "ends")
 	if err != nil {
@@ -36,12 +36,13 @@ func ExampleFollow() {
 	pod.Namespace = "shop"
 	runtime.SetPod(pod)
 	runtime.ExitContainer("cart-0", "cart", 137, "OOMKilled")
-	for range 2 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	for _, longest := range []time.Duration{time.Minute, time.Second} {
+		ctx, cancel := context.WithTimeout(context.Background(), longest)
 		generator := pleg.New(runtime)
 		generator.Start(ctx)
 		err := reportCrashes(ctx, generator, dir, func(crash string) error {
 			fmt.Println(crash)
+			cancel()
 			return nil
 		})
 		generator.Stop()
@@ -50,6 +51,6 @@ func ExampleFollow() {
 	}
 	// Output:
 	// shop/cart-0 cart (cart) exit 137 OOMKilled
-	// context deadline exceeded
+	// context canceled
 	// context deadline exceeded
 }

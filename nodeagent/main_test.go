@@ -48,13 +48,16 @@ func (o output) String() string {
 	return string(text)
 }
 
+// patience is how long a test waits for an expected result before it fails.
+const patience = time.Minute
+
 // await waits until the output matches a pattern.
-func (o output) await(t *testing.T, pattern string, limit time.Duration) {
+func (o output) await(t *testing.T, pattern string) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
+	deadline := time.Now().Add(patience)
 	for !regexp.MustCompile(pattern).MatchString(o.String()) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%q is not there after %v:\n%s", pattern, limit, o)
+			t.Fatalf("%q is not there after %v:\n%s", pattern, patience, o)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -119,20 +122,20 @@ func served(t *testing.T, stderr output) map[string]v1.Pod {
 	return pods
 }
 
-// Without arguments, the agent runs its embedded manifests, and one web server is ready within
-// three seconds. The agent serves all its pods. When it ends, it leaves no temporary files.
+// Without arguments, the agent runs its embedded manifests, and one web server becomes ready. The agent
+// serves all its pods. When it ends, it leaves no temporary files.
 func TestEmbedded(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	began := time.Now()
 	stdout, stderr, ended := begin(t, parsed(t))
-	stdout.await(t, `shop/web +Running +ready 1/1`, 3*time.Second)
+	stdout.await(t, `shop/web +Running +ready 1/1`)
 	t.Logf("a web server is ready after %v", time.Since(began).Round(time.Millisecond))
-	stdout.await(t, `jobs/retry +Succeeded .* restarts 1`, 10*time.Second)
-	stdout.await(t, `shop/crash .*CrashLoopBackOff`, 10*time.Second)
-	stdout.await(t, `jobs/report +Succeeded`, 20*time.Second)
-	stdout.await(t, `jobs/sidecar +Succeeded`, 20*time.Second)
-	stdout.await(t, `shop/slow +Running +ready 1/1`, 20*time.Second)
+	stdout.await(t, `jobs/retry +Succeeded .* restarts 1`)
+	stdout.await(t, `shop/crash .*CrashLoopBackOff`)
+	stdout.await(t, `jobs/report +Succeeded`)
+	stdout.await(t, `jobs/sidecar +Succeeded`)
+	stdout.await(t, `shop/slow +Running +ready 1/1`)
 	if pods := served(t, stderr); len(pods) != 6 {
 		t.Errorf("%d pods", len(pods))
 	}
@@ -191,27 +194,27 @@ func TestBadInput(t *testing.T) {
 		`"A probe failed" .*dead-port.* dial tcp 127.0.0.1:1: connect: connection refused`,
 		`"A pod could not be synced" .*pulling image localhost/nothing: .*"retry"=`,
 	} {
-		stderr.await(t, line, 10*time.Second)
+		stderr.await(t, line)
 	}
 	for _, line := range []string{
 		`default/good +Running +ready 1/1  c: running`,
 		`default/dead-port +Running +ready 0/1  c: running`,
 		`default/no-image +Pending +ready 0/1  c: ImagePullBackOff`,
 	} {
-		stdout.await(t, line, 10*time.Second)
+		stdout.await(t, line)
 	}
 	before := served(t, stderr)
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
-	stderr.await(t, `"The manifests cannot be read; what ran goes on"`, 10*time.Second)
+	stderr.await(t, `"The manifests cannot be read; what ran goes on"`)
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new.yaml"), []byte(pod("new", "localhost/sleep", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout.await(t, `default/new +Running +ready 1/1`, 10*time.Second)
+	stdout.await(t, `default/new +Running +ready 1/1`)
 	after := served(t, stderr)
 	page := string(get(t, stderr, "/"))
 	for name, want := range map[string]string{
@@ -242,7 +245,7 @@ func TestVerbosity(t *testing.T) {
 	for _, line := range []string{
 		`"level"=1 "msg"="A container was started"`, `"level"=2 "msg"="Container finished"`, `"level"=4 "msg"="Transition"`,
 	} {
-		stderr.await(t, line, 10*time.Second)
+		stderr.await(t, line)
 	}
 	ended()
 }
@@ -348,7 +351,7 @@ func TestLock(t *testing.T) {
 		return parsed(t, "--state-dir", filepath.Join(dir, stateDir), "--runtime-endpoint", endpoint, "--manifests", dir)
 	}
 	_, stderr, ended := begin(t, agent("a", "unix://"+dir+"/cri.sock"))
-	stderr.await(t, "Skipping pod synchronization", 10*time.Second)
+	stderr.await(t, "Skipping pod synchronization")
 	for _, second := range []flags{
 		agent("a", "unix://"+dir+"/other.sock"),
 		agent("b", "unix://"+dir+"/cri.sock"),
@@ -362,6 +365,6 @@ func TestLock(t *testing.T) {
 	}
 	ended()
 	_, stderr, ended = begin(t, agent("b", dir+"/cri.sock"))
-	stderr.await(t, "Skipping pod synchronization", 10*time.Second)
+	stderr.await(t, "Skipping pod synchronization")
 	ended()
 }

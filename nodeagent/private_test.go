@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // nobody runs a shell script as an unprivileged user, and returns the script's output. Without
@@ -83,7 +82,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 	_, stderr, ended := begin(t, parsed(t, "--state-dir", state, "--manifests", dir,
 		"--runtime-endpoint", "unix://"+filepath.Join(dir, "run", "cri.sock")))
-	stderr.await(t, "Skipping pod synchronization", 10*time.Second)
+	stderr.await(t, "Skipping pod synchronization")
 	ended()
 	for name, script := range attempts {
 		if out := nobody(t, script); !strings.Contains(out, "ermission denied") || strings.Contains(out, "done") {
@@ -108,7 +107,7 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 			if err := errors.Join(os.Mkdir(path, 0o755), prepare(path)); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			err := run(ctx, parsed(t, "--state-dir", path, "--manifests", dir,
 				"--runtime-endpoint", "unix://"+dir+"/cri.sock"), &bytes.Buffer{}, &bytes.Buffer{})

@@ -18,7 +18,7 @@ import (
 // addressOf waits until an agent has printed its address, and returns the address.
 func addressOf(t *testing.T, stderr output) string {
 	t.Helper()
-	stderr.await(t, `http://[^/]+/`, 10*time.Second)
+	stderr.await(t, `http://[^/]+/`)
 	return regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(stderr.String())[1]
 }
 
@@ -27,7 +27,7 @@ func addressOf(t *testing.T, stderr output) string {
 func TestGuard(t *testing.T) {
 	stdout, stderr, ended := begin(t, parsed(t))
 	defer ended()
-	stdout.await(t, `shop/web +Running`, 10*time.Second) // the agent is healthy
+	stdout.await(t, `shop/web +Running`) // the agent is healthy
 	address := addressOf(t, stderr)
 	ask := func(method, path, host string, header ...string) int {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, http.NoBody)
@@ -90,7 +90,7 @@ func TestPodsWithoutSecrets(t *testing.T) {
 	}
 	stdout, stderr, ended := begin(t, parsed(t, "--manifests", dir))
 	defer ended()
-	stdout.await(t, `default/a +Running +ready 1/1`, 20*time.Second)
+	stdout.await(t, `default/a +Running +ready 1/1`)
 	for _, path := range []string{"/", "/pods", "/metrics", "/events/"} {
 		if body := string(get(t, stderr, path)); strings.Contains(body, "s3cret") {
 			t.Errorf("%s: %s", path, body)
@@ -111,8 +111,8 @@ func TestTakenPort(t *testing.T) {
 	}
 	stdout, stderr, ended := begin(t, parsed(t, "--listen", other.Addr().String()))
 	defer ended()
-	stdout.await(t, `shop/web +Running +ready 1/1`, 10*time.Second)
-	stderr.await(t, `"The page of the node is not served; .*address already in use`, 10*time.Second)
+	stdout.await(t, `shop/web +Running +ready 1/1`)
+	stderr.await(t, `"The page of the node is not served; .*address already in use`)
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestTakenPort(t *testing.T) {
 func TestHostileClients(t *testing.T) {
 	stdout, stderr, ended := begin(t, parsed(t))
 	defer ended()
-	stdout.await(t, `shop/web +Running`, 10*time.Second) // the agent is healthy
+	stdout.await(t, `shop/web +Running`) // the agent is healthy
 	address := addressOf(t, stderr)
 	for i := range 3 * page.MaxConnections {
 		conn, err := net.Dial("tcp", address)
@@ -142,7 +142,7 @@ func TestHostileClients(t *testing.T) {
 		go func() { _, _ = io.WriteString(conn, request) }()
 	}
 	for _, path := range []string{"/healthz", "/metrics", "/pods", "/", "/events/"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
 		if err != nil {

@@ -37,7 +37,7 @@ func TestCheckRuntime(t *testing.T) {
 	s := proctest.CRIServer(t)
 	s.RunPod(criserver.PodConfig{Name: "web"})
 	s.RunPod(criserver.PodConfig{Name: "db"})
-	checked(t, 0, "the runtime is healthy: 2 pods", "--runtime-endpoint", s.Endpoint())
+	checked(t, 0, "the runtime is healthy: 2 pods", "--runtime-endpoint", s.Endpoint(), "--for", patience.String())
 	if v := s.Violations(); len(v) > 0 {
 		t.Errorf("a check has made calls that change something: %v", v)
 	}
@@ -54,7 +54,7 @@ func TestCheckRuntime(t *testing.T) {
 	s.Freeze()
 	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	s.Thaw()
-	checked(t, 0, "2 pods", "--runtime-endpoint", s.Endpoint())
+	checked(t, 0, "2 pods", "--runtime-endpoint", s.Endpoint(), "--for", patience.String())
 	s.Down()
 	checked(t, 1, "not healthy: ", "--runtime-endpoint", s.Endpoint())
 
@@ -78,7 +78,8 @@ func TestCheckAgent(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(r)
 		}
 	}
-	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	since := func(d time.Duration) string { return ago(d).UTC().Format("since 15:04") }
 	long := strings.Repeat("länger ", 100)
 	fine := pleg.HealthReport{Healthy: true, Pods: 104}
@@ -150,12 +151,14 @@ func TestCheckAgent(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			_ = json.NewEncoder(w).Encode(pleg.HealthReport{Healthy: true})
 		}, 2, "418"},
-		{proctest.SwitchesProtocols(t), 2, "101"},
-		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2, "does not answer"},
 	} {
 		answer = tt.answer
-		checked(t, tt.code, tt.says, "--listen", address, "--for", "1s")
+		checked(t, tt.code, tt.says, "--listen", address, "--for", patience.String())
 	}
+	answer = proctest.SwitchesProtocols(t) // its answer has no end
+	checked(t, 2, "101", "--listen", address)
+	answer = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	checked(t, 2, "does not answer", "--listen", address, "--for", "1s")
 
 	checked(t, 2, "the agent does not answer", "--listen", proctest.FreeAddress(t))
 
@@ -168,7 +171,7 @@ func TestCheckAgent(t *testing.T) {
 	defer l.Close()
 	fine.Pods = 7
 	go func() { _ = http.Serve(l, healthz(agentReport{HealthReport: fine})) }()
-	checked(t, 0, "PLEG is healthy: 7 pods", "--listen", "unix://"+socket)
+	checked(t, 0, "PLEG is healthy: 7 pods", "--listen", "unix://"+socket, "--for", patience.String())
 }
 
 func TestFit(t *testing.T) {

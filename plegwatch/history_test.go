@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -30,10 +31,17 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 	t.Parallel()
 	s, dir := proctest.CRIServer(t), t.TempDir()
 	sandbox := s.RunPod(criserver.PodConfig{Namespace: "shop", Name: "web"})
-	watched := func(args ...string) string {
+	// watched runs an agent until the history has a number of ends, and of conditions.
+	watched := func(n int, args ...string) string {
+		ctx, signal := context.WithCancel(t.Context())
+		defer signal()
 		var stdout, stderr console
-		args = append([]string{"-r", s.Endpoint(), "-f", "3s", "-o", "json", "--history", dir}, args...)
-		if code := run(t.Context(), args, &stdout, &stderr); code != exitOK {
+		args = append([]string{"-r", s.Endpoint(), "-o", "json", "--history", dir}, args...)
+		w := startWatch(ctx, args, &stdout, &stderr)
+		awaitHistory(t, dir, n, func(l *line) bool { return l != nil && l.Event == pleg.ContainerEnded })
+		awaitHistory(t, dir, n, func(l *line) bool { return l == nil })
+		signal()
+		if code := w.await(t); code != exitOK {
 			t.Fatalf("exit code %d; stderr:\n%s", code, &stderr)
 		}
 		return stdout.String()
@@ -48,7 +56,7 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 		}
 	}
 	exit("before", "Error")
-	watched()
+	watched(1)
 	info, err := os.Stat(filepath.Join(dir, historyFile))
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +65,7 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 		t.Errorf("not only its owner can read the history: %v", mode)
 	}
 	exit("between", "OOMKilled")
-	again := watched("--since", "1h", "--event", "Ended")
+	again := watched(2, "--since", "1h", "--event", "Ended")
 	s.Stop()
 	var stdout, stderr console
 	if code := run(t.Context(), []string{"history", dir, "--since", "1h", "--event", "Ended", "-o", "json"}, &stdout,
@@ -82,6 +90,24 @@ func TestHistoryOutlivesTheAgent(t *testing.T) {
 		strings.Count(table.String(), "  ok ") != 2 || !strings.Contains(table.String(), "Healthy: 1 pod, ") {
 		t.Errorf("exit code %d, of two healthy agents:\n%s", code, &table)
 	}
+}
+
+// awaitHistory waits until n entries of a history are wanted. For a condition, wanted is called with nil.
+func awaitHistory(t *testing.T, dir string, n int, wanted func(*line) bool) {
+	t.Helper()
+	await(t, func() bool {
+		p, err := readHistory(dir)
+		if err != nil {
+			return false // the agent has not begun
+		}
+		found := 0
+		for _, e := range p.entries {
+			if wanted(e.event) {
+				found++
+			}
+		}
+		return found >= n
+	})
 }
 
 // If the last agent saw a problem at its end, the next agent's log says so.

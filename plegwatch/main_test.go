@@ -64,8 +64,13 @@ const patience = 30 * time.Second
 
 func TestText(t *testing.T) {
 	t.Parallel()
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
 	var stdout, stderr console
-	if code := run(t.Context(), []string{"--for", "2s"}, &stdout, &stderr); code != exitOK {
+	w := startWatch(ctx, nil, &stdout, &stderr)
+	stdout.await(t, regexp.MustCompile(`(?s)(\n.*){3} hint\n`)) // so the stream is connected
+	signal()
+	if code := w.await(t); code != exitOK {
 		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
@@ -89,8 +94,13 @@ func TestText(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
 	var stdout, stderr console
-	if code := run(t.Context(), []string{"--for", "2s", "--output", "json"}, &stdout, &stderr); code != exitOK {
+	w := startWatch(ctx, []string{"--output", "json"}, &stdout, &stderr)
+	stdout.await(t, regexp.MustCompile(`"lagSeconds":\S+"cause":"hint"`))
+	signal()
+	if code := w.await(t); code != exitOK {
 		t.Fatalf("exit code %d, want %d; stderr:\n%s", code, exitOK, &stderr)
 	}
 	var hinted int
@@ -295,15 +305,21 @@ func TestHostileNames(t *testing.T) {
 	if err := s.ExitContainer(id, 1, "reason"+hostile); err != nil {
 		t.Fatal(err)
 	}
-	for _, method := range []string{"", "ContainerStatus"} {
+	for method, health := range map[string]string{"": "Healthy: ", "ContainerStatus": "Degraded: "} {
 		for _, output := range []string{"text", "json"} {
 			heal := func() {}
 			if method != "" {
 				heal = s.Fail(method, "", errors.New("no"+hostile))
 			}
+			ctx, signal := context.WithCancel(t.Context())
+			defer signal()
 			var stdout, stderr console
-			run(t.Context(), []string{"--runtime-endpoint", s.Endpoint(), "--for", "1500ms", "--initial",
-				"--output", output, "--log-format", output, "-v=4", "--node-name", "node" + hostile}, &stdout, &stderr)
+			w := startWatch(ctx, []string{"--runtime-endpoint", s.Endpoint(), "--initial", "--output", output,
+				"--log-format", output, "-v=4", "--node-name", "node" + hostile}, &stdout, &stderr)
+			stdout.await(t, regexp.MustCompile("container"))
+			stderr.await(t, regexp.MustCompile(health))
+			signal()
+			w.await(t)
 			heal()
 			said := stdout.String() + stderr.String()
 			if !strings.Contains(stdout.String(), "container") || !strings.Contains(stderr.String(), "Done") {
@@ -352,8 +368,15 @@ func TestCannotWrite(t *testing.T) {
 		{syscall.ENOSPC, exitOK, `msg="Events are lost" error="write: no space left on device" events=1`},
 		{syscall.EIO, exitFailed, "printing an event: write: input/output error"},
 	} {
+		ctx, signal := context.WithCancel(t.Context())
+		defer signal()
 		var stderr console
-		if code := run(t.Context(), []string{"--for", "2s"}, brokenWriter{tt.err}, &stderr); code != tt.want ||
+		w := startWatch(ctx, nil, brokenWriter{tt.err}, &stderr)
+		if errors.Is(tt.err, syscall.ENOSPC) {
+			stderr.await(t, regexp.MustCompile(regexp.QuoteMeta(tt.says)))
+			signal()
+		}
+		if code := w.await(t); code != tt.want ||
 			!strings.Contains(stderr.String(), tt.says) {
 			t.Errorf("%v: exit code %d, want %d; stderr:\n%s", tt.err, code, tt.want, &stderr)
 		}
@@ -476,9 +499,16 @@ func TestInitial(t *testing.T) {
 	}
 	watched := func(args ...string) (lines []line, stderr string) {
 		t.Helper()
+		ctx, signal := context.WithCancel(t.Context())
+		defer signal()
 		var stdout, log console
-		args = append([]string{"-r", s.Endpoint(), "-f", "1500ms", "-o", "json", "--node-name", "node-7"}, args...)
-		if code := run(t.Context(), args, &stdout, &log); code != exitOK {
+		dir := t.TempDir()
+		args = append([]string{"-r", s.Endpoint(), "-o", "json", "--node-name", "node-7", "--history", dir}, args...)
+		w := startWatch(ctx, args, &stdout, &log)
+		awaitHistory(t, dir, 4, func(l *line) bool { return l != nil }) // it has what is not printed, too
+		awaitHistory(t, dir, 1, func(l *line) bool { return l == nil })
+		signal()
+		if code := w.await(t); code != exitOK {
 			t.Fatalf("exit code %d; stderr:\n%s", code, &log)
 		}
 		for text := range strings.Lines(stdout.String()) {

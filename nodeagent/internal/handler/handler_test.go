@@ -23,11 +23,14 @@ import (
 	"github.com/kubepleg/pleg/internal/test/proctest"
 )
 
-// probe runs a probe once, with a timeout of two seconds.
-func probe(t *testing.T, target Target, h v1.ProbeHandler) error {
+// probe runs a probe once, with a timeout in seconds.
+func probe(t *testing.T, target Target, h v1.ProbeHandler, timeout int32) error {
 	t.Helper()
-	return target.Probe(t.Context(), &v1.Probe{ProbeHandler: h, TimeoutSeconds: 2})
+	return target.Probe(t.Context(), &v1.Probe{ProbeHandler: h, TimeoutSeconds: timeout})
 }
+
+// patience is a timeout of a probe that has a result before.
+const patience = 60
 
 func portOf(t *testing.T, address string) int32 {
 	t.Helper()
@@ -82,7 +85,11 @@ func TestHTTP(t *testing.T) {
 		}
 		get.Port, get.Scheme = intstr.FromString("http"), v1.URIScheme(strings.ToUpper(u.Scheme))
 		c := &v1.Container{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: portOf(t, u.Host)}}}
-		return probe(t, Target{Container: c, PodIP: "127.0.0.1"}, v1.ProbeHandler{HTTPGet: &get})
+		timeout := int32(patience)
+		if get.Path == "/hang" || get.Path == "/switch" { // they have no end
+			timeout = 1
+		}
+		return probe(t, Target{Container: c, PodIP: "127.0.0.1"}, v1.ProbeHandler{HTTPGet: &get}, timeout)
 	}
 	for path, ok := range map[string]bool{"/200": true, "/204": true, "/304": true, "/399": true, "/400": false,
 		"/500":  false,
@@ -111,18 +118,18 @@ func TestTCP(t *testing.T) {
 	}
 	socket := &v1.TCPSocketAction{Port: intstr.FromInt32(portOf(t, l.Addr().String()))}
 	target, h := Target{Container: &v1.Container{}, PodIP: "127.0.0.1"}, v1.ProbeHandler{TCPSocket: socket}
-	if err := probe(t, target, h); err != nil {
+	if err := probe(t, target, h, patience); err != nil {
 		t.Error(err)
 	}
 	l.Close()
-	if err := probe(t, target, h); err == nil || errors.Is(err, ErrNotMade) {
+	if err := probe(t, target, h, patience); err == nil || errors.Is(err, ErrNotMade) {
 		t.Errorf("a dead port: %v", err)
 	}
-	if err := probe(t, Target{Container: &v1.Container{}}, h); !errors.Is(err, ErrNotMade) {
+	if err := probe(t, Target{Container: &v1.Container{}}, h, patience); !errors.Is(err, ErrNotMade) {
 		t.Errorf("a pod without an address: %v", err)
 	}
 	socket.Port = intstr.FromString("http")
-	if err := probe(t, target, h); !errors.Is(err, ErrNotMade) {
+	if err := probe(t, target, h, patience); !errors.Is(err, ErrNotMade) {
 		t.Errorf("a port that does not exist: %v", err)
 	}
 }
@@ -142,7 +149,7 @@ func TestGRPC(t *testing.T) {
 	target, h := Target{Container: &v1.Container{}, PodIP: "127.0.0.1"}, v1.ProbeHandler{GRPC: action}
 	for service, ok := range map[string]bool{"": true, "bad": false, "unknown": false} {
 		action.Service = &service
-		if err := probe(t, target, h); (err == nil) != ok || errors.Is(err, ErrNotMade) {
+		if err := probe(t, target, h, patience); (err == nil) != ok || errors.Is(err, ErrNotMade) {
 			t.Errorf("service %q: %v", service, err)
 		}
 	}
@@ -150,7 +157,7 @@ func TestGRPC(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := probe(t, target, h); err == nil || errors.Is(err, ErrNotMade) {
+	if err := probe(t, target, h, patience); err == nil || errors.Is(err, ErrNotMade) {
 		t.Errorf("a dead port: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,7 +118,7 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	dir := t.TempDir()
 	log, address := filepath.Join(dir, "strace"), proctest.FreeAddress(t)
 	traced := startAgent(t, "strace", "-f", "-qq", "-o", log, program, "--runtime-endpoint", s.Endpoint(), "--wait",
-		"--listen", "unix://"+filepath.Join(dir, "plegwatch.sock"), "--listen", address, "--output", "json", "--for", "8s")
+		"--listen", "unix://"+filepath.Join(dir, "plegwatch.sock"), "--listen", address, "--output", "json")
 	eventually(t, func() string {
 		if _, err := health(address); err != nil {
 			return err.Error()
@@ -142,7 +144,8 @@ func TestUnitAllowsItsSystemCalls(t *testing.T) {
 	if err := s.Up(); err != nil {
 		t.Fatal(err)
 	}
-	if err := traced.Wait(); err != nil {
+	// strace itself ignores this signal, and ends with the program.
+	if err := errors.Join(syscall.Kill(-traced.Pid(), syscall.SIGTERM), traced.Wait()); err != nil {
 		t.Fatal("strace:", err)
 	}
 
