@@ -18,8 +18,8 @@ import (
 	"github.com/kubepleg/pleg/podworkers"
 )
 
-// keepFolders keeps a folder for each listed pod, until ctx ends. Its name is the pod's UID. The
-// runtime may lose a pod, and the kubelet makes it again, with the same UID: known asks the kubelet.
+// keepFolders keeps a folder in root for each listed pod, until ctx ends, and removes other folders. Its
+// name is the pod's UID. The runtime may lose a pod that the kubelet makes again: known asks the kubelet.
 func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
 	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(_ context.Context, pod *pleg.PodStatus, exists bool) (podworkers.Result, error) {
@@ -38,13 +38,16 @@ func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known 
 	}
 	folders, err := fs.ReadDir(root.FS(), ".") // also those of pods that have gone meanwhile
 	for _, folder := range folders {
-		workers.Add(ctx, types.UID(folder.Name()))
+		if folder.IsDir() {
+			workers.Add(ctx, types.UID(folder.Name()))
+		}
 	}
 	return errors.Join(err, workers.Run(ctx, nil))
 }
 
 // keepFolders keeps the folder of a listed pod, even if the pod's inspection fails. It also keeps a
 // folder as long as the kubelet knows the pod or does not answer. A pod that comes back gets a folder.
+// A file is none.
 func TestKeepFolders(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -56,6 +59,9 @@ func TestKeepFolders(t *testing.T) {
 		if err := root.Mkdir(uid, 0o700); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := root.WriteFile("file", nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		runtime := plegtest.NewRuntime()
@@ -89,14 +95,14 @@ func TestKeepFolders(t *testing.T) {
 				return uid == "known" && !later.Load(), nil
 			})
 		}()
-		left("bad", "gone", "known", "unanswered") // there is no list yet
+		left("bad", "file", "gone", "known", "unanswered") // there is no list yet
 		heal()
-		left("bad", "known", "unanswered", "web")
+		left("bad", "file", "known", "unanswered", "web")
 		later.Store(true)
 		runtime.RemovePod("web")
-		left("bad")
+		left("bad", "file")
 		runtime.SetPod(web)
-		left("bad", "web")
+		left("bad", "file", "web")
 		end := errors.New("the end")
 		stop(end)
 		if err := <-ended; !errors.Is(err, end) {

@@ -9,6 +9,7 @@ package ends
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,13 +47,14 @@ const (
 
 // End is how a container ended.
 type End struct {
+	// ID is unique. If an end is reported again, also by a later Follow, the ID stays the same.
+	ID        string    `json:"id"`
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
 	PodUID    types.UID `json:"podUID"`
 	Container string    `json:"container"`
 	// ContainerID is the runtime's ID, without a prefix such as "containerd://". If a runtime starts a
-	// container again with the same ID, each life has an end of its own: ContainerID and StartedAt
-	// identify it.
+	// container again with the same ID, each life has an end of its own.
 	ContainerID string `json:"containerID"`
 	// RestartCount is the number of restarts before this container.
 	RestartCount int `json:"restartCount,omitempty"`
@@ -260,6 +262,7 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 	before := c.knownEnd
 	now.StartedAt = cmp.Or(now.StartedAt, c.StartedAt)
 	c.StartedAt = now.StartedAt
+	now.ID = c.ID
 	switch o := c.end; {
 	case !c.Ended && now.improves(c.knownEnd):
 		now.Gone = c.Gone
@@ -311,7 +314,7 @@ func (f *follower) endLocked(c *container, gone bool) bool {
 	if c.Ended || gone && c.Gone {
 		return false
 	}
-	c.Ended, c.Gone = !gone, gone
+	c.Ended, c.Gone, c.ID = !gone, gone, rand.Text()
 	f.putLocked(containersBucket, c.ContainerID, c)
 	f.newest++
 	o := &openEnd{knownEnd: c.knownEnd, number: f.newest}

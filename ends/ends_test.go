@@ -384,6 +384,50 @@ func TestAnotherLife(t *testing.T) {
 	})
 }
 
+// All reports of an end have the same ID, even if the start of the container was unknown at first. The
+// container's next end has another ID.
+func TestIDs(t *testing.T) {
+	inBubble(t, func(w *world) {
+		heal := w.runtime.Block(plegtest.GetPodStatus, "cart-0")
+		defer heal()
+		var got []ends.End
+		w.answers(func(_ context.Context, e ends.End) error {
+			got = append(got, e)
+			return errors.New("not now")
+		})
+		stop := w.agent()
+		w.wait(5 * time.Second)
+		w.runtime.EmitExit(pleg.ContainerExit{PodUID: "cart-0", ContainerID: "cart", ExitCode: 3, FinishedAt: time.Now()})
+		w.wait(15 * time.Second)
+		stop()
+		before := len(got)
+		w.runtime.ExitContainer("cart-0", "cart", 3, "Error")
+		heal()
+		w.answers(func(_ context.Context, e ends.End) error {
+			got = append(got, e)
+			return nil
+		})
+		stop = w.agent()
+		w.wait(time.Minute)
+		if len(got) != before+1 || !got[0].StartedAt.IsZero() || got[before].StartedAt.IsZero() {
+			t.Fatalf("%d before; %+v", before, got)
+		}
+		for _, e := range got {
+			if e.ID == "" || e.ID != got[0].ID {
+				t.Errorf("%+v", got)
+			}
+		}
+		w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateRunning)
+		w.wait(time.Minute)
+		w.runtime.ExitContainer("cart-0", "cart", 3, "Error")
+		w.wait(time.Minute)
+		stop()
+		if n := len(got); n != before+2 || got[n-1].ID == got[0].ID {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // If a list is wrong and shows a container as exited, the container is reported, and its real end too.
 func TestListIsWrong(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -54,7 +55,7 @@ func runAgent(ctx context.Context, endpoint string) error {
 	return ends.Follow(ctx, generator, "ends", func(_ context.Context, e ends.End) error {
 		line, err := json.Marshal(e)
 		if err == nil {
-			_, err = file.Write(append(line, '\n'))
+			_, err = fmt.Fprintf(file, "\n%s\n", line) // a killed agent may leave a torn line
 		}
 		return err
 	})
@@ -103,7 +104,9 @@ func (k *killed) read() int {
 	k.size += int64(len(text))
 	for line := range bytes.Lines(text) {
 		var e ends.End
-		k.must(json.Unmarshal(line, &e))
+		if json.Unmarshal(line, &e) != nil {
+			continue // empty or torn; the end is missing later if it is not reported again
+		}
 		k.reports[e.ContainerID] = append(k.reports[e.ContainerID], e)
 		k.total++
 		k.known, k.reported = max(k.known, k.reported), max(k.reported, k.position[e.ContainerID])

@@ -101,7 +101,7 @@ func (s *store) load(path string) (err error) {
 		return each(tx, endsBucket, func(key string, o *openEnd) {
 			o.number, _ = strconv.ParseUint(key, 16, 64)
 			s.open, s.newest = append(s.open, o), o.number
-			if c := s.containers[o.ContainerID]; c != nil && c.Ended && !o.Gone && c.StartedAt.Equal(o.StartedAt) {
+			if c := s.containers[o.ContainerID]; c != nil && c.Ended && c.ID == o.ID {
 				c.end = o
 			}
 		})

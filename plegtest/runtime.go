@@ -186,7 +186,8 @@ func (r *Runtime) SetPod(pod *pleg.Pod) {
 }
 
 // SetPods replaces all pods. Lists return the given pods unchanged and in this order, even nil
-// pods, duplicate UIDs and empty UIDs. The test must not modify the pods afterwards.
+// pods, duplicate UIDs and empty UIDs. Exit codes, reasons and times are forgotten, even of the same
+// pods. The test must not modify the pods afterwards.
 func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +221,8 @@ func (r *Runtime) SetPods(pods ...*pleg.Pod) {
 	r.listed = nil
 }
 
-// RemovePod removes a pod with its containers. It panics if the pod does not exist.
+// RemovePod removes a pod with its containers, their exit codes and their times. It panics if the pod does
+// not exist. For a list that only omits a pod, wrap GetPods.
 func (r *Runtime) RemovePod(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -99,6 +99,7 @@ type Workers struct {
 
 	mu    sync.Mutex
 	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
+	acted time.Time                   // the newest action of a worker that has ended; guarded by mu
 
 	joined sync.WaitGroup
 }
@@ -165,7 +166,8 @@ func (w *Workers) Add(ctx context.Context, pod types.UID) {
 	}
 	wake := make(chan struct{}, 1)
 	w.wakes[pod] = wake
-	w.joined.Go(func() { w.work(ctx, pod, wake) })
+	acted := w.acted // a worker of this pod may have ended right after an action
+	w.joined.Go(func() { w.work(ctx, pod, wake, acted) })
 }
 
 // Wake makes the pod's worker call Sync, and reports whether there is a worker for the pod. If Sync
@@ -195,10 +197,10 @@ func (w *Workers) Wait() {
 	w.joined.Wait()
 }
 
-// work runs the worker of a pod until the worker ends.
-func (w *Workers) work(ctx context.Context, pod types.UID, wake chan struct{}) {
-	defer w.remove(pod, wake)
-	acted, failures := time.Time{}, 0
+// work runs the worker of a pod until the worker ends. acted is the time of the newest action.
+func (w *Workers) work(ctx context.Context, pod types.UID, wake chan struct{}, acted time.Time) {
+	defer func() { w.remove(pod, wake, acted) }()
+	failures := 0
 	for {
 		select {
 		case <-wake: // w.sync below will see the change
@@ -267,10 +269,13 @@ func (w *Workers) end(pod types.UID, wake chan struct{}) bool {
 	return true
 }
 
-// remove removes a worker, unless the pod has another worker by now.
-func (w *Workers) remove(pod types.UID, wake chan struct{}) {
+// remove removes a worker, unless the pod has another worker by now. acted is the time of its newest action.
+func (w *Workers) remove(pod types.UID, wake chan struct{}, acted time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if acted.After(w.acted) {
+		w.acted = acted
+	}
 	if w.wakes[pod] == wake {
 		delete(w.wakes, pod)
 	}

@@ -164,6 +164,30 @@ func TestActsOnce(t *testing.T) {
 	})
 }
 
+// A worker ends right after its action. The pod's next worker sees the effect of this action.
+func TestNextRunSeesTheAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n *node
+		ctx, cancel := context.WithCancel(t.Context())
+		n = newNode(t, func(_ context.Context, status *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+			newest := status.ContainerStatuses[0]
+			if newest.State != pleg.ContainerStateExited {
+				return podworkers.Result{}, nil
+			}
+			n.RestartContainer("a", newest.ID.ID, newest.ID.ID+"'")
+			cancel()
+			return podworkers.Result{Acted: true}, nil
+		}, plegtest.NewPod("a", plegtest.Running("app")))
+		n.ExitContainer("a", "app", 1, "Error")
+		time.Sleep(1500 * ms)
+		_ = n.Run(ctx, nil)
+		time.Sleep(20 * ms)
+		n.run()
+		time.Sleep(time.Minute)
+		n.takes(t, "a", call{"app exited", 1500 * ms}, call{"app' running", 1520 * ms})
+	})
+}
+
 // If a worker is woken several times while it is busy, it calls Sync exactly once more.
 func TestEventsWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
