@@ -44,8 +44,6 @@ var nodes = []node{
 		runtimes: []string{"containerd-2.4"}},
 	{name: "arm64-6.1", about: "arm64, Linux 6.1, cgroup v2",
 		arch: "arm64", kernel: "linux-image-cloud-arm64", runtimes: []string{"containerd-2.4"}},
-	{name: "arm64-6.12", about: "arm64, Linux 6.12, cgroup v2",
-		arch: "arm64", kernel: "linux-image-6.12-cloud-arm64", runtimes: []string{"containerd-2.4"}},
 }
 
 // leftOut lists what is not run: all tests on a node with a runtime, or one test there. For all
