@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,7 +40,8 @@ func watch(t *testing.T, r *cri.Runtime) *watcher {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watcher{connected: make(chan struct{}), events: make(chan pleg.ContainerEvent, 10000),
 		done: make(chan error, 1), cancel: cancel}
-	go func() {
+	var joined sync.WaitGroup
+	joined.Go(func() {
 		w.done <- r.WatchContainerEvents(ctx, func() { close(w.connected) }, func(e pleg.ContainerEvent) {
 			select {
 			case <-w.connected:
@@ -48,8 +50,11 @@ func watch(t *testing.T, r *cri.Runtime) *watcher {
 			}
 			w.events <- e
 		})
-	}()
-	t.Cleanup(cancel)
+	})
+	t.Cleanup(func() {
+		cancel()
+		joined.Wait()
+	})
 	return w
 }
 

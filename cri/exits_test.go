@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,8 @@ func watchExits(t *testing.T, r *cri.Runtime) *exitWatcher {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &exitWatcher{connected: make(chan struct{}), exits: make(chan pleg.ContainerExit, 10000),
 		done: make(chan error, 1), cancel: cancel}
-	go func() {
+	var joined sync.WaitGroup
+	joined.Go(func() {
 		w.done <- r.WatchContainerExits(ctx, func() { close(w.connected) }, func(e pleg.ContainerExit) {
 			select {
 			case <-w.connected:
@@ -41,8 +43,11 @@ func watchExits(t *testing.T, r *cri.Runtime) *exitWatcher {
 			}
 			w.exits <- e
 		})
-	}()
-	t.Cleanup(cancel)
+	})
+	t.Cleanup(func() {
+		cancel()
+		joined.Wait()
+	})
 	return w
 }
 

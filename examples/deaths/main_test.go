@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,10 +35,27 @@ func TestDeaths(t *testing.T) {
 	for server.Calls("ContainerStatus") == 0 { // until the program has seen the container run
 		time.Sleep(time.Millisecond)
 	}
-	if err := server.ExitContainer(cart, 137, "OOMKilled"); err != nil {
-		t.Fatal(err)
-	}
+	printed := make(chan struct{})
+	var dying sync.WaitGroup
+	dying.Go(func() { // again and again, because the program prints no death from before its call of Handle
+		for {
+			if err := server.ExitContainer(cart, 137, "OOMKilled"); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-printed:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			var err error
+			if cart, err = server.RestartContainer(cart); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	line, err := bufio.NewReader(out).ReadString('\n')
+	close(printed)
+	dying.Wait()
 	if err != nil || !strings.HasPrefix(line, "shop/cart-0 cart (") ||
 		!strings.HasSuffix(line, "…) ContainerEnded exit 137 OOMKilled\n") {
 		t.Errorf("%q, %v", line, err)

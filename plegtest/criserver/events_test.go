@@ -166,7 +166,7 @@ func TestEventsContainerd2(t *testing.T) {
 // If the last event of a sandbox triggers a list, the list may still contain the sandbox.
 func TestEventsContainerd2DeletedComesFirst(t *testing.T) {
 	s := startServer(t, serverconfig.With[criserver.Option](serverconfig.Config{EventBuffer: 1}))
-	const tries = 10
+	const tries = 200 // their events fill the buffers, too
 	for i := range tries {
 		pod := s.RunPod(criserver.PodConfig{UID: types.UID(fmt.Sprint(i))})
 		must[string](t)(s.CreateContainer(pod, criserver.ContainerConfig{}))

@@ -1,16 +1,13 @@
 package contract_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -169,74 +166,6 @@ func TestRule21ManyExitsInOneStep(t *testing.T) {
 			})
 		})
 	}
-}
-
-// storming is a runtime that reports exits as fast as they are taken.
-type storming struct {
-	pleg.Runtime
-	exits chan []pleg.ContainerExit
-}
-
-func (s storming) WatchContainerExits(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
-	connected()
-	for {
-		select {
-		case exits := <-s.exits:
-			for _, exit := range exits {
-				observe(exit)
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// exitsCost returns the time that many exit events take on a node with the given number of pods.
-// One exit is of a known container, the others are of unknown ones. The result is the lowest of
-// several attempts, without garbage collection.
-func exitsCost(t *testing.T, pods int) (least time.Duration) {
-	t.Helper()
-	const unknown = 1000
-	rt := plegtest.NewRuntime()
-	for i := range pods {
-		uid := fmt.Sprintf("pod-%05d", i)
-		rt.SetPod(bare(types.UID(uid), plegtest.Running(uid+"-a")))
-	}
-	s := storming{rt.Plain(), make(chan []pleg.ContainerExit)}
-	g := pleg.NewGenericPLEG(s, 2*pods, time.Minute, pleg.NewCache(), clock.RealClock{}, pleg.WithLogger(logr.Discard()))
-	events := g.Watch()
-	g.Start(t.Context())
-	defer g.Stop()
-	for range pods {
-		<-events
-	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	for attempt := range 5 {
-		exits := make([]pleg.ContainerExit, unknown, unknown+1)
-		for i := range exits {
-			exits[i] = exitOf(fmt.Sprintf("unknown-%d-%d", attempt, i), 1)
-		}
-		known := fmt.Sprintf("pod-%05d-a", attempt)
-		began := time.Now()
-		s.exits <- append(exits, exitOf(known, 1))
-		for e := <-events; e.Data != known; {
-			e = <-events
-		}
-		if took := time.Since(began); least == 0 || took < least {
-			least = took
-		}
-	}
-	return least
-}
-
-// Rule 21: the cost of an exit event does not depend on the number of pods.
-func TestRule21CostOfAnExit(t *testing.T) {
-	const few, many, most = 250, 4_000, 10
-	small, large := exitsCost(t, few), exitsCost(t, many)
-	if large > most*small {
-		t.Errorf("1,001 exit events take %v beside %d pods, and %v beside %d", small, few, large, many)
-	}
-	t.Logf("%v beside %d pods, %v beside %d", small, few, large, many)
 }
 
 // Rule 21: an exit event is delivered at once, even if the node's clock was set back after the
