@@ -372,6 +372,7 @@ func TestRule21UnknownEndKeepsTheRuntimesFields(t *testing.T) {
 		}()
 		synctest.Wait()
 		n.EmitExit(exitOf("a1", 3))
+		synctest.Wait() // no inspection may come between the pod and its status
 		pod := bare("a", plegtest.Exited("a1"))
 		n.SetPods(pod)
 		n.SetStatus("a", unknownEnd(pod, time.Now().Add(-time.Second)))
