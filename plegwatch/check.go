@@ -196,19 +196,19 @@ func checkRuntime(ctx context.Context, endpoint string, within time.Duration) ve
 	}
 	runtime, err := cri.Connect(ctx, endpoint)
 	if err != nil {
-		return runtimeTrouble(err, named, within)
+		return runtimeTrouble(err, named, "answer", within)
 	}
 	defer runtime.Close()
 	pods, err := runtime.GetPods(ctx, true)
 	if err != nil {
-		return runtimeTrouble(err, true, within)
+		return runtimeTrouble(err, true, "list its pods", within) // it has answered Version
 	}
 	return verdict{exitHealthy, fit(fmt.Sprintf("the runtime is healthy: %d pods", len(pods)))}
 }
 
 // runtimeTrouble returns the verdict for an error of the runtime. named is true if the runtime's
-// endpoint is known.
-func runtimeTrouble(err error, named bool, within time.Duration) verdict {
+// endpoint is known. asked is what the runtime should have done.
+func runtimeTrouble(err error, named bool, asked string, within time.Duration) verdict {
 	// gRPC passes the error of connect(2) as text, which errors.Is cannot match.
 	denied := errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
 	switch {
@@ -217,7 +217,7 @@ func runtimeTrouble(err error, named bool, within time.Duration) verdict {
 	case !named:
 		return unknown("no runtime is found at the default sockets")
 	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
-		return verdict{exitUnhealthy, fit(fmt.Sprintf("the runtime does not answer within %v", within))}
+		return verdict{exitUnhealthy, fit(fmt.Sprintf("the runtime does not %s within %v", asked, within))}
 	default:
 		return verdict{exitUnhealthy, fit("the runtime is not healthy: " + ending(err.Error()))}
 	}

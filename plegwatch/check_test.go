@@ -45,7 +45,7 @@ func TestCheckRuntime(t *testing.T) {
 	heal := s.Block("StreamPodSandboxes", "")
 	heal2 := s.Block("ListPodSandbox", "")
 	began := time.Now()
-	checked(t, 1, "the runtime does not answer within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
+	checked(t, 1, "the runtime does not list its pods within 300ms", "--runtime-endpoint", s.Endpoint(), "--for", "300ms")
 	if took := time.Since(began); took > patience/2 {
 		t.Errorf("a check of 300ms has taken %v", took)
 	}
