@@ -18,8 +18,8 @@ import (
 	"github.com/kubepleg/pleg/podworkers"
 )
 
-// keepFolders keeps a folder in root for each listed pod, until ctx ends, and removes other folders. Its
-// name is the pod's UID. The runtime may lose a pod that the kubelet makes again: known asks the kubelet.
+// keepFolders keeps a folder for each listed pod, with the UID as its name, until ctx ends. It removes
+// other folders. The runtime may lose a pod that the kubelet makes again: known asks the kubelet.
 func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
 	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(_ context.Context, pod *pleg.PodStatus, exists bool) (podworkers.Result, error) {

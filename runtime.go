@@ -73,8 +73,8 @@ type ExitSource interface {
 // CallReporter is an optional interface of a Runtime that tracks its calls. The health report then
 // names the stuck CRI call and its container, and distinguishes a stuck runtime from a stuck container.
 type CallReporter interface {
-	// CallsInFlight returns the calls that have not returned, oldest first, and when the runtime last
-	// answered a call, with an error or without; zero for never. It never blocks.
+	// CallsInFlight returns the calls that have not returned, oldest first, and when the runtime last answered a call,
+	// with an error or without; zero for never. A call without PodUID and Object counts as a full list. It never blocks.
 	//
 	// While a full list is unanswered, the Runtime should make another cheap call every few seconds: a
 	// runtime that answers no call for ten seconds counts as frozen.

@@ -71,8 +71,8 @@ type Handler struct {
 	// OnContainerStarted is called for each container that ran, before OnContainerDied, even if it
 	// ended before a list showed it running.
 	OnContainerStarted func(*PodLifecycleEvent)
-	// OnContainerDied is called for each container that exits. Status may be Unconfirmed, and a
-	// PodSync may correct it later.
+	// OnContainerDied is called for each container that exits, even if it never ran. Status may be
+	// Unconfirmed, and a PodSync may correct it later.
 	OnContainerDied func(*PodLifecycleEvent)
 	// OnContainerEnded is called once after OnContainerDied, in the first of these cases:
 	//

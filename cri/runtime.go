@@ -118,8 +118,7 @@ func (r *Runtime) Close() error {
 	if s := r.searching; s != nil {
 		r.searching = nil
 		s.kept.Stop()
-		s.cancel()
-		s.running.Wait()
+		r.endSearch(s, false)
 	}
 	return err
 }

@@ -47,7 +47,8 @@ const (
 
 // End is how a container ended.
 type End struct {
-	// ID is unique. If an end is reported again, also by a later Follow, the ID stays the same.
+	// ID is unique. If an end is reported again, also by a later Follow, the ID stays the same, unless the
+	// end was never written.
 	ID        string    `json:"id"`
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`

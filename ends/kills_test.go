@@ -69,6 +69,7 @@ type killed struct {
 	dir     string
 	reports map[string][]ends.End // by container
 	total   int                   // of reports
+	torn    int                   // of lines that cannot be read
 	size    int64                 // of the part of the file that was read
 	ran     []string              // the containers that exist or existed, oldest first
 	exist   []string              // those of ran that exist
@@ -104,8 +105,12 @@ func (k *killed) read() int {
 	k.size += int64(len(text))
 	for line := range bytes.Lines(text) {
 		var e ends.End
+		if len(line) == 1 {
+			continue
+		}
 		if json.Unmarshal(line, &e) != nil {
-			continue // empty or torn; the end is missing later if it is not reported again
+			k.torn++ // by a kill; the end is missing later if it is not reported again
+			continue
 		}
 		k.reports[e.ContainerID] = append(k.reports[e.ContainerID], e)
 		k.total++
@@ -217,6 +222,9 @@ func TestKilledAgents(t *testing.T) {
 				t.Errorf("%+v, want %d", e, k.code(id))
 			}
 		}
+	}
+	if k.torn > *kills {
+		t.Errorf("%d lines are torn", k.torn)
 	}
 	if again > *kills {
 		t.Errorf("%d ends are reported again", again)

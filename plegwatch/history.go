@@ -16,6 +16,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/plegz"
 )
 
@@ -76,29 +77,27 @@ func (p *past) add(text []byte) {
 	}
 }
 
-// trouble returns the changes of the health since which the node has been in trouble, oldest first.
-// There are none if the last agent saw no problem at its end.
-func (p *past) trouble() (changes []*healthLine) {
+// conditions returns the changes of the health, oldest first.
+func (p *past) conditions() (all []plegz.PastCondition) {
 	for _, e := range p.entries {
-		switch {
-		case e.health == nil:
-		case e.health.Level == plegz.LevelOK:
-			changes = nil
-		default:
-			changes = append(changes, e.health)
+		if e.health != nil {
+			all = append(all, e.health.PastCondition)
 		}
 	}
-	return changes
+	return all
+}
+
+// trouble returns the problems with which the past ends.
+func (p *past) trouble() []plegz.PastCondition {
+	return healthreport.Trouble(p.conditions(), func(c plegz.PastCondition) bool { return c.Level == plegz.LevelOK })
 }
 
 // option returns the option that adds the past to the page.
 func (p *past) option() plegz.Option {
 	var events []plegz.Event
-	var conditions []plegz.PastCondition
 	for _, e := range p.entries {
 		switch {
 		case e.health != nil:
-			conditions = append(conditions, e.health.PastCondition)
 		case e.event.Event == pleg.ContainerEnded: // not on the page, unlike deaths
 		case !e.event.Initial || e.event.Event == pleg.ContainerDied:
 			shown := plegz.Event(*e.event)
@@ -107,7 +106,7 @@ func (p *past) option() plegz.Option {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b plegz.Event) int { return a.Time.Compare(b.Time) })
-	return plegz.WithPast(events, conditions)
+	return plegz.WithPast(events, p.conditions())
 }
 
 // history is the history that this agent writes. A nil history writes nothing.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 )
 
 // history is the state of the node, present and past, as the page shows it. Each item stores the
@@ -306,15 +307,12 @@ func (h *history) encode(r *record) {
 
 // troubleOf describes the problems with which the conditions end; empty for none.
 func troubleOf(past []PastCondition) string {
-	first := len(past)
-	for first > 0 && past[first-1].Level != LevelOK {
-		first--
-	}
-	if first == len(past) {
+	trouble := healthreport.Trouble(past, func(c PastCondition) bool { return c.Level == LevelOK })
+	if len(trouble) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("an earlier agent saw problems since %s, at last: %s",
-		clockTime(past[first].Time), past[len(past)-1].Sentence)
+		clockTime(trouble[0].Time), trouble[len(trouble)-1].Sentence)
 }
 
 // describe stores the node's condition at the time now. Before the first list, the agent does not know

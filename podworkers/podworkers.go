@@ -99,7 +99,7 @@ type Workers struct {
 
 	mu    sync.Mutex
 	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
-	acted time.Time                   // the newest action of a worker that has ended; guarded by mu
+	acted time.Time                   // the newest action of the workers that were removed; guarded by mu
 
 	joined sync.WaitGroup
 }
@@ -269,14 +269,15 @@ func (w *Workers) end(pod types.UID, wake chan struct{}) bool {
 	return true
 }
 
-// remove removes a worker, unless the pod has another worker by now. acted is the time of its newest action.
+// remove removes a worker that ends without the method end. acted is the time of its newest action.
 func (w *Workers) remove(pod types.UID, wake chan struct{}, acted time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if acted.After(w.acted) {
-		w.acted = acted
+	if w.wakes[pod] != wake {
+		return
 	}
-	if w.wakes[pod] == wake {
-		delete(w.wakes, pod)
+	delete(w.wakes, pod)
+	if acted.After(w.acted) { // nobody may have seen the effect yet
+		w.acted = acted
 	}
 }

@@ -1,5 +1,5 @@
-// Package healthreport contains what package plegz and the check of plegwatch read from a
-// pleg.HealthReport in the same way.
+// Package healthreport contains what packages plegz and plegwatch read from health reports in the same
+// way.
 package healthreport
 
 import (
@@ -13,6 +13,16 @@ import (
 // InspectsNone reports whether the generator is unhealthy because the runtime answers no inspection.
 func InspectsNone(r *pleg.HealthReport) bool {
 	return strings.HasPrefix(r.Reason, "pleg cannot inspect any pod: ")
+}
+
+// Trouble returns the reports after the last one that is ok, from a history with the oldest first. These
+// are the problems that were not over at its end.
+func Trouble[T any](past []T, isOK func(T) bool) []T {
+	first := len(past)
+	for first > 0 && !isOK(past[first-1]) {
+		first--
+	}
+	return past[first:]
 }
 
 // StuckContainers returns the calls about containers that have been unanswered for more than a second,

@@ -356,6 +356,12 @@ func TestExit(t *testing.T) {
 		if _, _, ok := (*pleg.PodLifecycleEvent)(nil).Exit(); ok {
 			t.Error("no event has an exit")
 		}
+		ended := &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 3}
+		for kind, want := range map[pleg.PodLifeCycleEventType]bool{pleg.ContainerCreated: true, pleg.ContainerStarted: false} {
+			if _, _, ok := (&pleg.PodLifecycleEvent{Type: kind, Status: ended}).Exit(); ok != want {
+				t.Errorf("%s of an exited container: %v", kind, ok)
+			}
+		}
 	})
 }
 

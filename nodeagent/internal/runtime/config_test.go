@@ -191,7 +191,6 @@ func TestVolumeInMemory(t *testing.T) {
 	dir := t.TempDir()
 	c, p := New(nil, dir, ""), pod(v1.Container{})
 	vol := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Memory"}}}
-	// Other tests may have given the main thread, which is /proc/self, mounts of its own.
 	for range 2 { // the second time, the volume exists and contains a file
 		path, err := c.volume(p, vol)
 		if err != nil {
@@ -205,6 +204,7 @@ func TestVolumeInMemory(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(path, "x"), nil, 0o600); err != nil {
 			t.Error(err)
 		}
+		// Another test may have given the main thread, which is /proc/self, mounts of its own.
 		mounts, err := os.ReadFile("/proc/thread-self/mounts")
 		if n := strings.Count(string(mounts), " "+path+" tmpfs "); n != 1 || err != nil {
 			t.Errorf("mounted %d times, %v", n, err)
