@@ -357,8 +357,8 @@ func TestExit(t *testing.T) {
 			t.Error("no event has an exit")
 		}
 		ended := &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 3}
-		for kind, want := range map[pleg.PodLifeCycleEventType]bool{pleg.ContainerCreated: true, pleg.ContainerStarted: false} {
-			if _, _, ok := (&pleg.PodLifecycleEvent{Type: kind, Status: ended}).Exit(); ok != want {
+		for _, kind := range []pleg.PodLifeCycleEventType{pleg.ContainerCreated, pleg.ContainerStarted} {
+			if _, _, ok := (&pleg.PodLifecycleEvent{Type: kind, Status: ended}).Exit(); ok != (kind == pleg.ContainerCreated) {
 				t.Errorf("%s of an exited container: %v", kind, ok)
 			}
 		}

@@ -120,6 +120,7 @@ func TestStorm(t *testing.T) {
 			n.start()
 			time.Sleep(2 * time.Minute)
 			n.relist()
+			synctest.Wait() // a periodic list may begin at the same time
 			healthy(t, n.g)
 			r := n.g.HealthReport()
 			if len(r.FailingPods)+len(r.CallsInFlight) > 0 || r.Subscribers > 0 || r.BlockedReaders > 0 {
