@@ -156,10 +156,12 @@ func (k *killed) start() (kill func()) {
 	agent := exec.Command(self)
 	agent.Dir, agent.Env, agent.Stderr = k.dir, append(os.Environ(), agentVariable+"="+k.server.Endpoint()), os.Stderr
 	k.must(agent.Start())
-	return func() {
+	kill = func() {
 		_ = agent.Process.Kill()
 		_ = agent.Wait()
 	}
+	k.t.Cleanup(kill) // if the test ends before it kills this agent
+	return kill
 }
 
 // Agents are killed at any moment, while containers start, end and are removed. The next agent can
