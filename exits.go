@@ -44,9 +44,6 @@ func (rec *podRecord) isOver(id string) bool { return hasExited(rec.statuses[id]
 // an exited container running. It skips exits that rec.listed shows: a container that runs after
 // its exit was restarted. So the method compare must call withExits before it replaces rec.listed.
 func (rec *podRecord) withExits(pod *Pod) *Pod {
-	if pod == nil || len(rec.statuses) == 0 {
-		return pod
-	}
 	before := finder(rec.listed.containers())
 	return withExited(pod, func(id string) bool {
 		return hasExited(rec.statuses[id]) && !isExited(before(id))
@@ -76,11 +73,8 @@ func withState(pod *Pod, state State, are func(id string) bool) *Pod {
 
 // awaitsExits reports whether the record contains an exit that is unconfirmed, or that no list shows yet.
 func (rec *podRecord) awaitsExits() bool {
-	if rec.pod == nil || len(rec.statuses) == 0 {
-		return false
-	}
 	listed := finder(rec.listed.containers())
-	for _, c := range rec.pod.Containers {
+	for _, c := range rec.pod.containers() {
 		s := rec.statuses[c.ID.ID]
 		if isExited(c) && hasExited(s) && (s.Unconfirmed || !isExited(listed(c.ID.ID))) {
 			return true
@@ -405,9 +399,6 @@ func (s earlyExits) add(e ContainerExit, at time.Time) {
 
 // adopt moves the early exits of newly listed containers into the record.
 func (s earlyExits) adopt(rec *podRecord, listed *Pod) {
-	if len(s) == 0 {
-		return
-	}
 	for _, c := range listed.containers() {
 		if e, is := s[c.ID.ID]; is && e.isOf(rec.UID) {
 			delete(s, c.ID.ID)

@@ -60,8 +60,8 @@ type HealthReport struct {
 type StuckRelist struct {
 	// Since is when the first stuck full relist began.
 	Since time.Time `json:"since"`
-	// Suspects are the pods with stuck inspections, sorted by UID. Most likely, a container of one of
-	// these pods blocks the list. There are none if Frozen is true, or before an answer after Since.
+	// Suspects are the pods with inspections stuck since LastRelist or later, sorted by UID. Most likely, a
+	// container of one of them blocks the list. There are none if Frozen is true, or before an answer after Since.
 	Suspects []FailingPod `json:"suspects,omitempty"`
 	// Frozen is true if LastAnswer is more than ten seconds ago: the runtime itself is stuck.
 	Frozen bool `json:"frozen,omitempty"`
@@ -92,8 +92,9 @@ type FailingPod struct {
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
-	// Error is the error of the last failed inspection.
-	Error string `json:"error,omitempty"`
+	// Error is the error of the last failed inspection, and Call the call that failed; see CallError.
+	Error string       `json:"error,omitempty"`
+	Call  *RuntimeCall `json:"call,omitempty"`
 }
 
 func (p FailingPod) isStuck() bool { return !p.StuckSince.IsZero() }
@@ -161,9 +162,12 @@ func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 	}
 	if _, err := cache.Get(rec.UID); err != nil {
 		p.Error = err.Error()
+		if failed := CallError(nil); errors.As(err, &failed) {
+			p.Call = failed.Call()
+		}
 	}
 	h.FailingPods = append(h.FailingPods, p)
-	if h.StuckRelist != nil && p.isStuck() {
+	if h.StuckRelist != nil && p.isStuck() && !p.StuckSince.Before(h.LastRelist) {
 		h.StuckRelist.Suspects = append(h.StuckRelist.Suspects, p)
 	}
 }

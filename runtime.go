@@ -81,6 +81,13 @@ type CallReporter interface {
 	CallsInFlight() (inFlight []RuntimeCall, lastAnswer time.Time)
 }
 
+// CallError is an optional interface of an error of GetPodStatus: the health report then names the failed call's object.
+type CallError interface {
+	error
+	// Call returns the failed call; nil if unknown.
+	Call() *RuntimeCall
+}
+
 // Describer is an optional interface of a Runtime that describes itself in a few words, for the health report.
 type Describer interface {
 	// DescribeRuntime returns something like "containerd 2.4.2, streaming lists". It never blocks.
@@ -95,7 +102,7 @@ var ErrPodNotFound = errors.New("pod not found in the runtime")
 // stream, or does not allow its use.
 var ErrEventsUnsupported = errors.New("the runtime has no event stream")
 
-// RuntimeCall is a call to the runtime that has not returned yet.
+// RuntimeCall is a call to the runtime.
 type RuntimeCall struct {
 	// Method is the call as the runtime names it, such as "ContainerStatus".
 	Method string `json:"method"`

@@ -91,6 +91,16 @@ type call struct {
 	since  time.Time
 }
 
+func (c *call) report() pleg.RuntimeCall {
+	return pleg.RuntimeCall{
+		Method:   c.rpc.String(),
+		PodUID:   c.target.podUID,
+		Object:   c.target.String(),
+		ObjectID: c.target.id,
+		Since:    c.since,
+	}
+}
+
 // calls are the calls in flight.
 type calls struct {
 	clock clock.PassiveClock
@@ -135,13 +145,7 @@ func (c *calls) inFlight() ([]pleg.RuntimeCall, time.Time) {
 	defer c.mu.Unlock()
 	list := make([]pleg.RuntimeCall, len(c.pending))
 	for i, p := range c.pending {
-		list[i] = pleg.RuntimeCall{
-			Method:   p.rpc.String(),
-			PodUID:   p.target.podUID,
-			Object:   p.target.String(),
-			ObjectID: p.target.id,
-			Since:    p.since,
-		}
+		list[i] = p.report()
 	}
 	return list, c.lastAnswer
 }
@@ -192,5 +196,15 @@ func (r *Runtime) wrap(c *call, err error) error {
 	if endpoint := r.endpoint(); endpoint != "" {
 		what += " at " + endpoint
 	}
-	return fmt.Errorf("cri: %s: %w", what, r.explain(err))
+	return &callError{fmt.Errorf("cri: %s: %w", what, r.explain(err)), c.report()}
 }
+
+// callError is the error of a call. It implements pleg.CallError.
+type callError struct {
+	error
+	call pleg.RuntimeCall
+}
+
+func (e *callError) Call() *pleg.RuntimeCall { return &e.call }
+
+func (e *callError) Unwrap() error { return e.error }

@@ -2,6 +2,7 @@ package cri_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -259,6 +260,10 @@ func TestGetPodStatusFails(t *testing.T) {
 			got, err := r.GetPodStatus(t.Context(), pod)
 			if err == nil || len(got.ContainerStatuses)+len(got.SandboxStatuses) != 1 { // of the other object
 				t.Fatalf("%+v, %v", got, err)
+			}
+			var failed pleg.CallError
+			if !errors.As(err, &failed) || failed.Call().Method != test.fault.Method || failed.Call().ObjectID == "" {
+				t.Errorf("the failed call is not in %v", err)
 			}
 			if status.Code(err) != test.code {
 				t.Errorf("code %v of %v", status.Code(err), err)

@@ -21,14 +21,17 @@ const (
 	WatchContainerExits  Method = "WatchContainerExits"
 )
 
-// AnyPod matches every call of the method, as the pod of a fault.
-const AnyPod types.UID = ""
+// AnyMethod and AnyPod, in a fault, match the calls of all methods and of all pods.
+const (
+	AnyMethod Method    = ""
+	AnyPod    types.UID = ""
+)
 
 // Fault describes a fault in calls to the fake Runtime. Its effects happen in the order of the
 // fields. If several faults match a call, they take effect in the order in which they were
 // injected. The call returns the first error, and no later effect happens.
 type Fault struct {
-	// Method is the affected method. If it is empty, all methods are affected.
+	// Method is the affected method. AnyMethod, the default, means all methods.
 	Method Method
 	// PodUID is the pod whose calls are affected. AnyPod, the default, means all calls. The pod
 	// need not exist. Calls of GetPods and of the watch methods are not for one pod, so only AnyPod
@@ -93,7 +96,7 @@ func (s *faultSet) heal(in *injectedFault) {
 func (s *faultSet) hit(m Method, uid types.UID) []*injectedFault {
 	var hit []*injectedFault
 	for _, f := range s.faults {
-		if f.Method != "" && f.Method != m || f.PodUID != AnyPod && f.PodUID != uid {
+		if f.Method != AnyMethod && f.Method != m || f.PodUID != AnyPod && f.PodUID != uid {
 			continue
 		}
 		if f.Times > 0 && f.hits >= f.Times {

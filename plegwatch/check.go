@@ -95,6 +95,9 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReportBytes)).Decode(&report); err != nil {
 		return unknown(fmt.Sprintf("%s, without a health report, of %s", resp.Status, address))
 	}
+	for _, p := range report.FailingPods {
+		report.HealthReport.FailingPods = append(report.HealthReport.FailingPods, p.FailingPod)
+	}
 	switch resp.StatusCode {
 	case http.StatusOK:
 		if report.Level == plegz.LevelWarning {
@@ -139,8 +142,12 @@ func trouble(r *agentReport, now time.Time) string {
 		p := r.FailingPods[i]
 		return strings.TrimSuffix(p.Namespace+"/"+p.Name+" "+p.Container, " ")
 	}
+	listIsStuck := healthreport.ListIsStuck(&r.HealthReport, now)
 	stuck, more := -1, ""
 	for i, p := range r.FailingPods {
+		if listIsStuck && healthreport.BlocksNoList(&r.HealthReport, &p.FailingPod) {
+			continue
+		}
 		if !p.StuckSince.IsZero() && (stuck < 0 || p.StuckSince.Before(r.FailingPods[stuck].StuckSince)) {
 			stuck = i
 		}

@@ -122,8 +122,8 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(agentReport{HealthReport: exits, Condition: plegz.Condition{
 			Level: plegz.LevelWarning, Sentence: "Degraded: the event stream is broken: no."}}), 0,
 			"PLEG is healthy, but the event stream is broken: no."},
-		{healthz(withPods(blocked, fails, later, is)), 1,
-			"PLEG is not healthy: shop/db-0 db is stuck " + since(time.Hour)},
+		{healthz(withPods(blocked, fails, later, is)), 1, // a list was answered while db-0 was stuck
+			"PLEG is not healthy: shop/db-1 db is stuck " + since(time.Minute)},
 		{healthz(withPods(pleg.HealthReport{Reason: "pleg cannot inspect any pod: " + long}, is, later)), 1,
 			"PLEG is not healthy: no pod can be inspected: restart the runtime"},
 		{healthz(withPods(blocked)), 1, "PLEG is not healthy: a container blocks the lists " + since(189*time.Second)},

@@ -67,8 +67,7 @@ func clipReport(r pleg.HealthReport) pleg.HealthReport {
 	}
 	r.CallsInFlight = slices.Clone(r.CallsInFlight)
 	for i := range r.CallsInFlight {
-		open := &r.CallsInFlight[i]
-		open.Object, open.ObjectID = clip(open.Object), clip(open.ObjectID)
+		r.CallsInFlight[i] = clipCall(r.CallsInFlight[i])
 	}
 	r.UnconfirmedExits = slices.Clone(r.UnconfirmedExits)
 	for i := range r.UnconfirmedExits {
@@ -83,8 +82,18 @@ func clipPods(pods []pleg.FailingPod) []pleg.FailingPod {
 	for i := range pods {
 		p := &pods[i]
 		p.Namespace, p.Name, p.Error = clip(p.Namespace), clip(p.Name), clip(p.Error)
+		if p.Call != nil {
+			failed := clipCall(*p.Call)
+			failed.PodUID = types.UID(clip(string(failed.PodUID)))
+			p.Call = &failed
+		}
 	}
 	return pods
+}
+
+func clipCall(c pleg.RuntimeCall) pleg.RuntimeCall {
+	c.Object, c.ObjectID = clip(c.Object), clip(c.ObjectID)
+	return c
 }
 
 // clipLists cuts the lists of a clipped report to maxList elements, because the report is sent

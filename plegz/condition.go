@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/internal/printable"
@@ -40,8 +38,9 @@ type Condition struct {
 var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|` +
 	`; other pods are not affected|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
-// Resembles reports whether c and other have the same level and describe the same problem. Times
-// and counts may differ: at LevelOK, all Conditions resemble each other.
+// Resembles reports whether c and other have the same level and describe the same problem. Times,
+// counts and advice may differ, and at LevelOK, all Conditions resemble each other. So a program that
+// publishes only Conditions that do not resemble the last one should also publish every few minutes.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
@@ -70,9 +69,6 @@ type condition struct {
 	// list began or, before it, the first list. It is zero otherwise.
 	away time.Time
 }
-
-// slowCall is the time after which an unanswered list is reported as stuck.
-const slowCall = 10 * time.Second
 
 // newCondition describes a report in words. now is the current time. The listed pods contain the
 // names and IDs for the report's calls and failing pods.
@@ -138,7 +134,7 @@ func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
 // isSilent reports whether lists fail, and the runtime has answered no other call for a while either,
 // for example because it does not run.
 func isSilent(r *pleg.HealthReport, now time.Time) bool {
-	return r.RelistError != "" && now.Sub(r.LastRelist) > slowCall && now.Sub(r.LastAnswer) > slowCall
+	return r.RelistError != "" && now.Sub(r.LastRelist) > healthreport.SlowCall && now.Sub(r.LastAnswer) > healthreport.SlowCall
 }
 
 // adviceFor returns what to do about stuck pods, while the runtime answers some calls.
@@ -171,10 +167,12 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 			printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
-	listIsStuck := r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > slowCall
+	listIsStuck := healthreport.ListIsStuck(r, now)
 	if listIsStuck {
-		all = append(all, stuckList(r, stuck, now))
-	} else if call, is := openList(r); is && now.Sub(call.Since) > slowCall {
+		var suspects []pleg.FailingPod
+		suspects, stuck = suspectsOf(r, stuck)
+		all = append(all, stuckList(r, suspects, now))
+	} else if call, is := openList(r); is && now.Sub(call.Since) > healthreport.SlowCall {
 		say("%s has not been answered since %s.", callText(call), listsSince(r, call.Since, call.Since, now))
 	}
 	if r.RelistError != "" {
@@ -187,9 +185,9 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 			say("the last list failed: %s.", text)
 		}
 	}
-	if len(stuck) > 0 && !listIsStuck {
+	if len(stuck) > 0 {
 		first, advice, effect := stuck[0], "", ""
-		if now.Sub(first.StuckSince) > slowCall { // until then, the runtime itself may be stuck
+		if now.Sub(first.StuckSince) > healthreport.SlowCall { // until then, the runtime itself may be stuck
 			advice = adviceFor(r)
 		}
 		switch {
@@ -219,18 +217,29 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	return all
 }
 
-// stuckList describes what blocks the lists. It names a container of the pod that has been stuck
-// longest. If no pod is stuck, stuckList names the container of the oldest stuck call. If there is no
-// such call, stuckList says that the container is not known. The parameter stuck is sorted, oldest
-// first.
-func stuckList(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) string {
+// suspectsOf divides stuck pods into those that may block the lists, and the rest. It keeps the order.
+func suspectsOf(r *pleg.HealthReport, stuck []pleg.FailingPod) (suspects, rest []pleg.FailingPod) {
+	for _, p := range stuck {
+		if healthreport.BlocksNoList(r, &p) {
+			rest = append(rest, p)
+		} else {
+			suspects = append(suspects, p)
+		}
+	}
+	return suspects, rest
+}
+
+// stuckList describes what blocks the lists. It names a container of the suspect that has been stuck
+// longest. Without suspects, stuckList names the container of the oldest stuck call. If there is no
+// such call, stuckList says that the container is not known. The suspects are sorted, oldest first.
+func stuckList(r *pleg.HealthReport, suspects []pleg.FailingPod, now time.Time) string {
 	since, effect := r.StuckRelist.Since, "; until a list is answered, pods that come or go may not be seen."
 	if n := r.StuckRelist.Answered; n > 0 {
 		effect = "; " + have(n, "pod") + " been inspected since" + effect
 	}
-	text, more := "", others(len(stuck)-1, "pod is stuck", "pods are stuck")
-	if unlisted := healthreport.StuckContainers(r, now); len(stuck) > 0 {
-		text, _ = stuckObject(r, stuck[0])
+	text, more := "", others(len(suspects)-1, "pod is stuck", "pods are stuck")
+	if unlisted := healthreport.StuckContainers(r, now); len(suspects) > 0 {
+		text, _ = stuckObject(r, suspects[0])
 	} else if len(unlisted) > 0 {
 		text, more = printable.Text(unlisted[0].Object), others(len(unlisted)-1, "container is stuck", "containers are stuck")
 	}
@@ -254,7 +263,7 @@ func exitTroubles(r *pleg.HealthReport, now time.Time) []string {
 		return nil
 	}
 	oldest := slices.MinFunc(exits, func(a, b pleg.UnconfirmedExit) int { return a.Since.Compare(b.Since) })
-	if now.Sub(oldest.Since) <= slowCall {
+	if now.Sub(oldest.Since) <= healthreport.SlowCall {
 		return nil
 	}
 	return []string{fmt.Sprintf("container %s of pod %s exited %s ago (code %d)%s; the runtime has not confirmed it.",
@@ -293,9 +302,9 @@ func openList(r *pleg.HealthReport) (call pleg.RuntimeCall, is bool) {
 }
 
 // stuckObject returns the name of the container or pod whose inspection is stuck. It also returns
-// the time when the stuck call began, or zero if no call is known.
+// the time when the stuck call began, or zero if no call is in flight.
 func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attempt time.Time) {
-	call := callOf(r, pod.PodUID)
+	call := callOf(r, pod)
 	if call.ObjectID == "" {
 		return "pod " + podText(pod), call.Since
 	}
@@ -303,12 +312,16 @@ func stuckObject(r *pleg.HealthReport, pod pleg.FailingPod) (text string, attemp
 }
 
 // callOf returns the call that a pod waits for: its oldest call that names a container or sandbox, or
-// else its oldest call. The call is zero if there is none.
-func callOf(r *pleg.HealthReport, uid types.UID) (call pleg.RuntimeCall) {
+// else its oldest call. If the call names no object, callOf takes the object of the call that failed
+// last. The call is zero if there is none.
+func callOf(r *pleg.HealthReport, pod pleg.FailingPod) (call pleg.RuntimeCall) {
 	for _, c := range slices.Backward(r.CallsInFlight) {
-		if c.PodUID == uid && (c.ObjectID != "" || call.ObjectID == "") {
+		if c.PodUID == pod.PodUID && (c.ObjectID != "" || call.ObjectID == "") {
 			call = c
 		}
+	}
+	if call.ObjectID == "" && pod.Call != nil {
+		call.Object, call.ObjectID = pod.Call.Object, pod.Call.ObjectID
 	}
 	return call
 }

@@ -24,6 +24,7 @@ func TestSentence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		a, b := n.setPod("shop", "a", plegtest.Running("a")), n.setPod("shop", "b", plegtest.Running("b"))
+		n.setPod("shop", "c", plegtest.Running("c"))
 		n.pass(time.Second)
 		expect := func(level, sentence string) {
 			t.Helper()
@@ -32,7 +33,7 @@ func TestSentence(t *testing.T) {
 				t.Errorf("%s: %s\nwant %s: %s", s.Level, s.Sentence, level, sentence)
 			}
 		}
-		expect("ok", "Healthy: 2 pods, the last relist began ")
+		expect("ok", "Healthy: 3 pods, the last relist began ")
 		fail := n.Fail(plegtest.GetPodStatus, b, errors.New("no such task"))
 		n.ExitContainer(b, "b", 1, "Error")
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
@@ -46,11 +47,16 @@ func TestSentence(t *testing.T) {
 		fail()
 		n.pass(8 * time.Second) // by then, the other pods have been inspected
 		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 12 s): repair or end it; ")
+		// Lists were answered while a was stuck, so a does not block them.
 		n.Block(plegtest.GetPods, plegtest.AnyPod)
+		n.Block(plegtest.GetPodStatus, b)
 		n.pass(11 * time.Second)
-		expect("warning", "Degraded: pod shop/a has blocked the lists since ")
+		expect("warning", "Degraded: pod shop/b has blocked the lists since ")
 		n.pass(4 * time.Minute)
-		expect("error", "Not healthy: pod shop/a has blocked the lists since ")
+		expect("error", "Not healthy: pod shop/b has blocked the lists since ")
+		if notes := strings.Join(n.state().Notes, " "); !strings.Contains(notes, "pod shop/a has been stuck since ") {
+			t.Errorf("notes %q", notes)
+		}
 	})
 }
 
@@ -340,8 +346,8 @@ func TestManyStuckPods(t *testing.T) {
 			}
 		}
 		now, stuck := n.state(), 0
-		if r := now.Health.StuckRelist; r == nil || len(r.Suspects) != 50 {
-			t.Errorf("the stuck list: %+v", r)
+		if all := now.Health.FailingPods; len(all) != 50 {
+			t.Errorf("the report names %d pods", len(all))
 		}
 		for _, p := range now.Pods {
 			if p.State == "stuck" {
@@ -398,7 +404,7 @@ type reporter struct {
 func (r *reporter) CallsInFlight() ([]pleg.RuntimeCall, time.Time) { return r.calls, time.Now() }
 
 // If the runtime reports a call in flight for a stuck pod, the sentence names the object of that
-// call.
+// call. Between two attempts, it names the object of the failed call.
 func TestStuckCallOfTheRuntime(t *testing.T) {
 	for want, calls := range map[string][]pleg.RuntimeCall{
 		"container a (x) of pod shop/a": {
@@ -421,7 +427,32 @@ func TestStuckCallOfTheRuntime(t *testing.T) {
 			}
 		})
 	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.pass(time.Second)
+		a := n.setPod("shop", "a", plegtest.Running("a"))
+		n.Fail(plegtest.GetPodStatus, a, &callError{errors.New("no such task"), pleg.RuntimeCall{
+			Method: "ContainerStatus", PodUID: a, Object: "container a (a)", ObjectID: "a",
+		}})
+		n.pass(3 * time.Second)
+		if body := n.get("/?format=json").Body.String(); !strings.Contains(body, `"containerID": "a"`) {
+			t.Error(body)
+		}
+		report := n.g.HealthReport()
+		report.FailingPods[0].StuckSince = report.LastAnswer.Add(-time.Second)
+		const want = "Degraded: container a (a) of pod shop/a has been stuck since "
+		if s := plegz.NewCondition(report, time.Now()).Sentence; !strings.HasPrefix(s, want) {
+			t.Errorf("%s, want %s", s, want)
+		}
+	})
 }
+
+type callError struct {
+	error
+	call pleg.RuntimeCall
+}
+
+func (e *callError) Call() *pleg.RuntimeCall { return &e.call }
 
 // If an agent starts while two containers are stuck, the sentence names the first one and counts the
 // other. It says that the problem may be older than the agent.

@@ -70,7 +70,7 @@ func newHealth(whole *pleg.HealthReport, pods []*pleg.Pod) health {
 		for _, f := range failing {
 			v := failingPod{FailingPod: f}
 			if pod := byUID[f.PodUID]; pod != nil {
-				v.whereabouts = find(pod, callOf(whole, f.PodUID).ObjectID)
+				v.whereabouts = find(pod, callOf(whole, f).ObjectID)
 			}
 			all = append(all, v)
 		}

@@ -25,10 +25,27 @@ func Trouble[T any](past []T, isOK func(T) bool) []T {
 	return past[first:]
 }
 
-// StuckContainers returns the calls about containers that have been unanswered for more than a second,
-// oldest first. No list may have shown these containers.
+// SlowCall is the time after which an unanswered list is reported as stuck.
+const SlowCall = 10 * time.Second
+
+// ListIsStuck reports whether a list has been stuck for long enough to be reported.
+func ListIsStuck(r *pleg.HealthReport, now time.Time) bool {
+	return r.StuckRelist != nil && now.Sub(r.StuckRelist.Since) > SlowCall
+}
+
+// BlocksNoList reports whether a list was answered after the pod got stuck. The pod then does not
+// block the lists.
+func BlocksNoList(r *pleg.HealthReport, pod *pleg.FailingPod) bool {
+	return !pod.StuckSince.IsZero() && pod.StuckSince.Before(r.LastRelist)
+}
+
+// StuckContainers returns the calls about containers that have been unanswered for more than a second
+// and may block the lists, oldest first. No list may have shown these containers.
 func StuckContainers(r *pleg.HealthReport, now time.Time) []pleg.RuntimeCall {
 	return slices.DeleteFunc(slices.Clone(r.CallsInFlight), func(c pleg.RuntimeCall) bool {
-		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second
+		return c.ObjectID == "" || now.Sub(c.Since) <= time.Second ||
+			slices.ContainsFunc(r.FailingPods, func(p pleg.FailingPod) bool {
+				return p.PodUID == c.PodUID && BlocksNoList(r, &p)
+			})
 	})
 }

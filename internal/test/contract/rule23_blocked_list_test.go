@@ -75,6 +75,30 @@ func TestRule23StuckListBesideStuckPod(t *testing.T) {
 	})
 }
 
+// Rule 23: a pod is no suspect if a full list was answered while its inspection was stuck. The report
+// still names it.
+func TestRule23PodStuckBeforeTheLastList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.setSingles(20)
+		n.start()
+		n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-01")
+		n.ExitContainer("pod-01", "pod-01-1", 1, "Error")
+		time.Sleep(5 * time.Second) // lists are answered
+		n.blockLists()
+		n.BlockIgnoringCancel(plegtest.GetPodStatus, "pod-02")
+		time.Sleep(15 * time.Second)
+		r := n.g.HealthReport()
+		if r.StuckRelist == nil || len(r.StuckRelist.Suspects) != 1 || r.StuckRelist.Suspects[0].PodUID != "pod-02" {
+			t.Errorf("the report has %+v", r.StuckRelist)
+		}
+		if len(r.FailingPods) != 2 || r.FailingPods[0].PodUID != "pod-01" {
+			t.Errorf("the failing pods are %+v", r.FailingPods)
+		}
+		n.Heal()
+	})
+}
+
 // Rule 23: while the runtime has answered nothing since the list began, no pod is a suspect. After ten
 // seconds, the runtime is frozen.
 func TestRule23FrozenRuntimeHasNoSuspects(t *testing.T) {
