@@ -207,11 +207,11 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	}
 	all = append(all, exitTroubles(r, now)...)
 	if r.Stream.State == pleg.StreamBroken {
-		say("the event stream is broken since %s: %s; changes are found by the next relist.",
+		say("the event stream has not been connected since %s: %s; changes are found by the next relist.",
 			clockTime(r.Stream.Since), printable.Text(rounded(r.Stream.Error)))
 	}
 	if r.ExitStream.State == pleg.StreamBroken {
-		say("the exit stream is broken since %s: %s; exits are found as other changes are.",
+		say("the exit stream has not been connected since %s: %s; exits are found as other changes are.",
 			clockTime(r.ExitStream.Since), printable.Text(rounded(r.ExitStream.Error)))
 	}
 	return all

@@ -304,7 +304,7 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 		n.pass(time.Second)
 		n.BreakExitStreams(errors.New("EOF"))
 		synctest.Wait()
-		const broken = "Degraded: the exit stream is broken since 00:00:01 UTC on 1 Jan: EOF; " +
+		const broken = "Degraded: the exit stream has not been connected since 00:00:01 UTC on 1 Jan: EOF; " +
 			"exits are found as other changes are."
 		if s := n.state(); s.Sentence != broken || s.Health.ExitStream.State != pleg.StreamBroken {
 			t.Error(s.Sentence)
@@ -382,12 +382,12 @@ func TestNotes(t *testing.T) {
 		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, why) {
 			t.Error(s.Sentence)
 		}
-		const broken = "the event stream is broken since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."
+		const broken = "the event stream has not been connected since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."
 		if len(s.Notes) != 1 || s.Notes[0] != broken {
 			t.Errorf("%q", s.Notes)
 		}
 		text := n.get("/").Body.String()
-		for _, line := range []string{`\nThe event stream is broken since `, `\nsubscriptions +1, 3 pods behind\n`} {
+		for _, line := range []string{`\nThe event stream has not been connected since `, `\nsubscriptions +1, 3 pods behind\n`} {
 			if !regexp.MustCompile(line).MatchString(text) {
 				t.Errorf("no %s in\n%s", line, text)
 			}
