@@ -247,15 +247,24 @@ func (n *node) signalPid(pid int, s unix.Signal) {
 // awaitExit waits until the runtime shows a container as exited. It returns the container's status.
 func (n *node) awaitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	s := n.lastStatus(id, time.Now().Add(patience))
+	if s.State != runtimeapi.ContainerState_CONTAINER_EXITED {
+		n.t.Fatalf("container %s does not exit", id)
+	}
+	return s
+}
+
+// lastStatus waits until the runtime shows a container as exited, or until the deadline. It returns
+// the last status.
+func (n *node) lastStatus(id string, deadline time.Time) *runtimeapi.ContainerStatus {
+	n.t.Helper()
+	for ; ; time.Sleep(5 * time.Millisecond) {
 		r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		n.must(err)
-		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+		if r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED || time.Now().After(deadline) {
 			return r.Status
 		}
 	}
-	n.t.Fatalf("container %s does not exit", id)
-	return nil
 }
 
 // subscribe starts a new subscription and stores its events in a journal until the test ends.
