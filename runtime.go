@@ -81,7 +81,7 @@ type CallReporter interface {
 	CallsInFlight() (inFlight []RuntimeCall, lastAnswer time.Time)
 }
 
-// CallError is an optional interface of an error of GetPodStatus: the health report then names the failed call's object.
+// CallError is an optional interface of an error of GetPodStatus: the health report then names the failed call.
 type CallError interface {
 	error
 	// Call returns the failed call; nil if unknown.

@@ -134,7 +134,8 @@ func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
 // isSilent reports whether lists fail, and the runtime has answered no other call for a while either,
 // for example because it does not run.
 func isSilent(r *pleg.HealthReport, now time.Time) bool {
-	return r.RelistError != "" && now.Sub(r.LastRelist) > healthreport.SlowCall && now.Sub(r.LastAnswer) > healthreport.SlowCall
+	return r.RelistError != "" && now.Sub(r.LastRelist) > healthreport.SlowCall &&
+		now.Sub(r.LastAnswer) > healthreport.SlowCall
 }
 
 // adviceFor returns what to do about stuck pods, while the runtime answers some calls.

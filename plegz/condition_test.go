@@ -382,12 +382,13 @@ func TestNotes(t *testing.T) {
 		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, why) {
 			t.Error(s.Sentence)
 		}
-		const broken = "the event stream has not been connected since 00:00:18 UTC on 1 Jan: EOF; changes are found by the next relist."
+		const broken = "the event stream has not been connected since 00:00:18 UTC on 1 Jan: EOF; " +
+			"changes are found by the next relist."
 		if len(s.Notes) != 1 || s.Notes[0] != broken {
 			t.Errorf("%q", s.Notes)
 		}
 		text := n.get("/").Body.String()
-		for _, line := range []string{`\nThe event stream has not been connected since `, `\nsubscriptions +1, 3 pods behind\n`} {
+		for _, line := range []string{`\nThe event stream has not been connected `, `\nsubscriptions +1, 3 pods behind\n`} {
 			if !regexp.MustCompile(line).MatchString(text) {
 				t.Errorf("no %s in\n%s", line, text)
 			}
