@@ -169,10 +169,8 @@ func (r *reconciler) takeStatus(rec *podRecord, status *PodStatus) (anotherLife 
 		}
 	}
 	rec.pod = rec.withExits(rec.pod)
-	if len(corrected) > 0 {
-		status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
-		status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
-	}
+	status.ContainerStatuses = withStatuses(status.ContainerStatuses, corrected)
+	status.ActiveContainerStatuses = withStatuses(status.ActiveContainerStatuses, corrected)
 	rec.inspecting.pod = withExited(rec.inspecting.pod, rec.isOver)
 	r.forgetStatuses(rec, status.ContainerStatuses)
 	return anotherLife

@@ -92,7 +92,7 @@ type FailingPod struct {
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
-	// Error is the error of the last failed inspection, and Call the call that failed; see CallError.
+	// Error is the error of the last failed inspection. Call is the failed call of the last one; see CallError.
 	Error string       `json:"error,omitempty"`
 	Call  *RuntimeCall `json:"call,omitempty"`
 }
@@ -154,17 +154,15 @@ func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 	if h.StuckRelist != nil && rec.lastInspected.After(h.StuckRelist.Since) {
 		h.StuckRelist.Answered++
 	}
-	if !rec.isFailing() {
+	if rec.failures == 0 && rec.StuckSince.IsZero() {
 		return
 	}
 	p := FailingPod{
 		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, StuckSince: rec.StuckSince, Failures: rec.failures,
+		Call: rec.failedCall,
 	}
 	if _, err := cache.Get(rec.UID); err != nil {
 		p.Error = err.Error()
-		if failed := CallError(nil); errors.As(err, &failed) {
-			p.Call = failed.Call()
-		}
 	}
 	h.FailingPods = append(h.FailingPods, p)
 	if h.StuckRelist != nil && p.isStuck() && !p.StuckSince.Before(h.LastRelist) {

@@ -28,6 +28,7 @@ func (r *reconciler) beginInspection(rec *podRecord) *Pod {
 // published before it arrived, because the inspection was slow or timed out. If that result is a
 // success, the pod is inspected again, as after a call that Stop cancelled.
 func (r *reconciler) completeInspection(rec *podRecord, res *result) {
+	rec.failedCall = res.failed
 	switch {
 	case rec.pod == nil:
 		r.sched.Gone(&rec.Entry)

@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
@@ -73,6 +74,9 @@ func (g *GenericPLEG) begin(c beginCall) {
 			res.pod, err = g.getter.GetPod(ctx, c.UID)
 		case schedule.Inspect:
 			res.status, err = g.runtime.GetPodStatus(ctx, c.pod)
+		}
+		if failed := CallError(nil); errors.As(err, &failed) {
+			res.failed = failed.Call()
 		}
 		return err
 	}, func(err error, stopped bool) {

@@ -64,6 +64,8 @@ type podRecord struct {
 	observed stamp
 	// failures is the number of errors stored since the last good status. Superseded inspections count too.
 	failures int
+	// failedCall is the failed call of the last inspection, which may have timed out; see CallError.
+	failedCall *RuntimeCall
 
 	// The next fields describe the updates for subscribers.
 
@@ -155,11 +157,6 @@ func (rec *podRecord) makeStale(at stamp) {
 
 // endBackOff cancels the retry and resets its back-off.
 func (rec *podRecord) endBackOff() { rec.attempts, rec.due[retry] = 0, time.Time{} }
-
-// isFailing reports whether the pod's last inspection failed, or is stuck.
-func (rec *podRecord) isFailing() bool {
-	return rec.pod != nil && (rec.failures > 0 || !rec.StuckSince.IsZero())
-}
 
 type stamp = schedule.Stamp
 

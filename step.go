@@ -53,6 +53,7 @@ type result struct {
 	pod    *Pod
 	status *PodStatus
 	err    error
+	failed *RuntimeCall // of err; see CallError
 	// stopped is true if the call failed because Stop cancelled it.
 	stopped bool
 }

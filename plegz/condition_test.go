@@ -2,6 +2,7 @@ package plegz_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -429,23 +430,45 @@ func TestStuckCallOfTheRuntime(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.pass(time.Second)
+		fake := plegtest.NewRuntime()
+		n := newIdleNode(t, naming{fake}, fake)
 		a := n.setPod("shop", "a", plegtest.Running("a"))
-		n.Fail(plegtest.GetPodStatus, a, &callError{errors.New("no such task"), pleg.RuntimeCall{
-			Method: "ContainerStatus", PodUID: a, Object: "container a (a)", ObjectID: "a",
-		}})
+		n.setPod("shop", "b", plegtest.Running("b"))
+		n.g.Start(t.Context())
+		n.pass(time.Second)
+		n.Block(plegtest.GetPodStatus, a)
+		n.g.RequestReinspect(a)
+		n.pass(pleg.DefaultRuntimeRequestTimeout + 10*time.Second)
+		for range 3000 {
+			n.pass(100 * time.Millisecond)
+			c := plegz.NewCondition(n.g.HealthReport(), n.g.Clock().Now())
+			if !strings.HasPrefix(c.Sentence, "Degraded: container a (a) of pod shop/a has been stuck since ") {
+				t.Fatal(c.Sentence)
+			}
+		}
+		n.Heal()
+		n.pass(time.Minute)
+		n.Fail(plegtest.GetPodStatus, a, errors.New("no such task"))
+		n.g.RequestReinspect(a)
 		n.pass(3 * time.Second)
 		if body := n.get("/?format=json").Body.String(); !strings.Contains(body, `"containerID": "a"`) {
-			t.Error(body)
-		}
-		report := n.g.HealthReport()
-		report.FailingPods[0].StuckSince = report.LastAnswer.Add(-time.Second)
-		const want = "Degraded: container a (a) of pod shop/a has been stuck since "
-		if s := plegz.NewCondition(report, time.Now()).Sentence; !strings.HasPrefix(s, want) {
-			t.Errorf("%s, want %s", s, want)
+			t.Error("the failed inspection names no container:", body)
 		}
 	})
+}
+
+// naming is a runtime whose errors name the failed call.
+type naming struct{ *plegtest.Runtime }
+
+func (r naming) GetPodStatus(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {
+	status, err := r.Runtime.GetPodStatus(ctx, pod)
+	if err != nil {
+		id := pod.Containers[0].ID.ID
+		err = &callError{err, pleg.RuntimeCall{
+			Method: "ContainerStatus", PodUID: pod.ID, Object: "container " + id + " (" + id + ")", ObjectID: id,
+		}}
+	}
+	return status, err
 }
 
 type callError struct {
