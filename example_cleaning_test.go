@@ -22,12 +22,18 @@ import (
 // other folders. The runtime may lose a pod that the kubelet makes again: known asks the kubelet.
 func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
 	workers := podworkers.New(g, podworkers.Options{
-		Sync: func(_ context.Context, pod *pleg.PodStatus, exists bool) (podworkers.Result, error) {
+		Sync: func(ctx context.Context, pod *pleg.PodStatus, exists bool) (_ podworkers.Result, err error) {
+			if !exists { // or so it was before an outage
+				_, exists, err = g.Cache().LookupNewerThan(ctx, pod.ID, g.Clock().Now())
+			}
 			if exists {
 				return podworkers.Result{}, root.MkdirAll(string(pod.ID), 0o700)
 			}
-			isKnown, err := known(pod.ID)
-			if err != nil || isKnown {
+			isKnown := true
+			if err == nil {
+				isKnown, err = known(pod.ID)
+			}
+			if isKnown || err != nil {
 				return podworkers.Result{After: time.Minute}, err // Sync is called again
 			}
 			return podworkers.Result{}, root.RemoveAll(string(pod.ID))
@@ -46,8 +52,8 @@ func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known 
 }
 
 // keepFolders keeps the folder of a listed pod, even if the pod's inspection fails. It also keeps a
-// folder as long as the kubelet knows the pod or does not answer. A pod that comes back gets a folder.
-// A file is none.
+// folder as long as the kubelet knows the pod or does not answer, and while the runtime is away. A pod
+// that comes back gets a folder. A file is none.
 func TestKeepFolders(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -80,7 +86,9 @@ func TestKeepFolders(t *testing.T) {
 				t.Errorf("%q, %v; want %q", names, err, want)
 			}
 		}
-		var later atomic.Bool // true if the kubelet answers, and knows no pod
+		var later atomic.Bool // true if the kubelet answers, and knows only the pod kept
+		var kept atomic.Value // a UID
+		kept.Store("")
 		heal := runtime.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("away"))
 		g := pleg.New(runtime)
 		g.Start(t.Context())
@@ -92,7 +100,7 @@ func TestKeepFolders(t *testing.T) {
 				if uid == "unanswered" && !later.Load() {
 					return false, errors.New("the kubelet is away")
 				}
-				return uid == "known" && !later.Load(), nil
+				return uid == "known" && !later.Load() || string(uid) == kept.Load(), nil
 			})
 		}()
 		left("bad", "file", "gone", "known", "unanswered") // there is no list yet
@@ -102,6 +110,20 @@ func TestKeepFolders(t *testing.T) {
 		runtime.RemovePod("web")
 		left("bad", "file")
 		runtime.SetPod(web)
+		left("bad", "file", "web")
+		// A pod comes back while the runtime is away, and the kubelet forgets it.
+		runtime.RemovePod("web")
+		later.Store(false)
+		kept.Store("web")
+		time.Sleep(time.Minute)
+		lists, pods := runtime.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("away")),
+			runtime.Fail(plegtest.GetPod, plegtest.AnyPod, errors.New("away"))
+		runtime.SetPod(web)
+		later.Store(true)
+		kept.Store("")
+		left("bad", "file", "web")
+		lists()
+		pods()
 		left("bad", "file", "web")
 		end := errors.New("the end")
 		stop(end)

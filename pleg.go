@@ -223,8 +223,8 @@ func (e *PodLifecycleEvent) String() string {
 
 // Exit returns how the event's container ended: the exit code, and the reason, such as "Completed",
 // "Error" or "OOMKilled". It is for ContainerDied, ContainerEnded, ContainerRemoved, and a PodSync
-// that corrects an end. ok is false for ContainerStarted, if the container has not exited, and if the end is
-// unknown (see Status.EndUnknown). An exit code of 0 is a success only if ok is true.
+// that corrects an end. ok is false for ContainerStarted, if the container has not exited or was gone before
+// anyone saw its end, and if the end is unknown (Status.EndUnknown). A code of 0 is a success only if ok is true.
 func (e *PodLifecycleEvent) Exit() (code int, reason string, ok bool) {
 	if e == nil || e.Type == ContainerStarted || !hasExited(e.Status) || e.Status.EndUnknown {
 		return 0, "", false

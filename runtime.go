@@ -20,10 +20,10 @@ import (
 // Neither the runtime nor the generator may modify returned objects. If nothing in a pod has
 // changed, a runtime may return the same *Pod again, which makes the comparison of lists cheaper.
 type Runtime interface {
-	// GetPods lists every pod that the runtime knows, with containers and sandboxes newest first.
-	// The parameter all comes from the kubelet; the generator always passes true. With false, the list
-	// leaves out containers and sandboxes that do not run, and pods in which nothing runs. An
-	// incomplete list must come with an error. Without an error, a missing pod counts as gone.
+	// GetPods lists every pod that the runtime knows, in the same order each time, with containers and
+	// sandboxes newest first. The parameter all comes from the kubelet; the generator always passes
+	// true. With false, the list leaves out containers and sandboxes that do not run, and pods in which
+	// nothing runs. An incomplete list must come with an error. Without an error, a missing pod counts as gone.
 	GetPods(ctx context.Context, all bool) ([]*Pod, error)
 	// GetPodStatus inspects one listed pod. It sets all fields except TimeStamp, and need not keep the
 	// addresses of a pod whose network is gone. It leaves out containers that no longer exist, without

@@ -63,8 +63,8 @@ type Handler struct {
 	// pod's addresses have changed.
 	OnPodChanged func(*Pod)
 	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod is
-	// removed and comes back before its removal is handled, only the functions for its containers are
-	// called. The pod may live on: a runtime may lose its pods, and the kubelet makes them again.
+	// removed and comes back before its removal is handled, perhaps only the functions for its containers
+	// are called. The pod may live on: a runtime may lose its pods, and the kubelet makes them again.
 	OnPodRemoved func(*Pod)
 	// OnContainerCreated is called once for each container, in any state, before its other events; newest first in a list.
 	OnContainerCreated func(*PodLifecycleEvent)
@@ -83,7 +83,8 @@ type Handler struct {
 	// Use it to report or count each end once. OnContainerDied and OnContainerEnded are called again if the
 	// state was unknown in between, or if a list without an error omitted the container. Package ends leaves
 	// out the second end. Later corrections are in the cache, and are sent as a PodSync. If no inspection has
-	// shown the end, Status is nil or shows the container running.
+	// shown the end, Status is nil or shows the container running. A container has no event if it came and went
+	// during one inspection of its pod.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
 	OnContainerRemoved func(*PodLifecycleEvent)

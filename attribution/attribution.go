@@ -55,7 +55,8 @@ var (
 	// cgroup namespace of its own does not see the ID of its container.
 	ErrOwnContainer = errors.New("may be in this program's own container")
 	// ErrUnknownContainer means that a list showed that the runtime does not have the container, or
-	// not any more. The list began after the look-up, or less than ten seconds before.
+	// not any more, or not in the pod whose UID the cgroup names. The list began after the look-up, or
+	// less than ten seconds before.
 	ErrUnknownContainer = errors.New("unknown container")
 	// ErrNotSearched means that the cache does not have the container, and that no list shows whether
 	// the runtime has it. The error wraps the cause: too many searches are under way, the runtime has
@@ -87,7 +88,8 @@ type Attributor struct {
 }
 
 // New returns an Attributor that reads the cache of a generator. The generator must run, and should
-// have synced. proc is the path of the host's /proc; "" selects /proc.
+// have synced. proc is the path of the host's /proc; "" selects /proc. A test can make a folder with
+// the files PID/cgroup and PID/stat.
 func New(generator *pleg.GenericPLEG, proc string) *Attributor {
 	if proc == "" {
 		proc = "/proc"

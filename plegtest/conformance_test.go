@@ -445,7 +445,7 @@ func TestTestRuntimeFinds(t *testing.T) {
 		}), "", "expected the sandbox statuses newest first"},
 		{"a missing sandbox status", editStatus(func(s *pleg.PodStatus) {
 			s.SandboxStatuses = s.SandboxStatuses[1:]
-		}), "", "expected a status for each of the 1 listed sandboxes, saw 0"},
+		}), "", "expected a status for each of the 2 listed sandboxes, or none, saw 1"},
 		{"statuses modified afterwards", func(b *broken) {
 			var shared *runtimeapi.PodSandboxStatus
 			b.status = func(ctx context.Context, pod *pleg.Pod) (*pleg.PodStatus, error) {

@@ -22,6 +22,7 @@ type life struct {
 	exitCode                         int
 	reason                           string
 	restartCount                     int
+	neverRan                         bool // the container exited before its start
 }
 
 // SetContainer sets the state of a container. If the pod or the container does not exist, NewPod or
@@ -34,16 +35,18 @@ func (r *Runtime) SetContainer(uid types.UID, id string, state pleg.State) {
 }
 
 // ExitContainer makes a container exit with an exit code and a reason, such as "Completed", "Error"
-// or "OOMKilled". If the container has already exited, only its code and reason change.
+// or "OOMKilled". If the container has already exited, only its code and reason change. If it never
+// ran, it has no StartedAt, as after the reason "StartError".
 // ExitContainer panics if the pod does not contain the container.
 func (r *Runtime) ExitContainer(uid types.UID, id string, exitCode int, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pod := r.mustFindPodLocked(uid)
-	mustFind(pod, pod.Containers, "container", id)
+	i := mustFind(pod, pod.Containers, "container", id)
 	key := lifeKey{uid, id}
 	l := r.lives[key]
 	l.exitCode, l.reason = exitCode, reason
+	l.neverRan = l.neverRan || pod.Containers[i].State == pleg.ContainerStateCreated
 	r.lives[key] = l
 	r.setContainerLocked(uid, id, pleg.ContainerStateExited)
 }
@@ -227,7 +230,7 @@ func (l life) seen(state pleg.State, now time.Time) life {
 			l = life{createdAt: l.createdAt, startedAt: now, restartCount: l.restartCount}
 		}
 	case pleg.ContainerStateExited:
-		if l.startedAt.IsZero() {
+		if l.startedAt.IsZero() && !l.neverRan {
 			l.startedAt = now
 		}
 		if l.finishedAt.IsZero() {

@@ -30,7 +30,7 @@ type Condition struct {
 	// and the advice may come later, so publish it again from time to time. Texts from the runtime are
 	// escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
-	// Notes describes the other problems, in one sentence each.
+	// Notes describes the other problems, in one sentence each, which begins in lower case.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -38,9 +38,10 @@ type Condition struct {
 var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|` +
 	`; other pods are not affected|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
-// Resembles reports whether c and other have the same level and describe the same problem. Times,
-// counts and advice may differ, and at LevelOK, all Conditions resemble each other. So a program that
-// publishes only Conditions that do not resemble the last one should also publish every few minutes.
+// Resembles reports whether c and other have the same level and their sentences describe the same
+// problem. It ignores Notes, and ages, counts and advice in sentences. At LevelOK, all Conditions
+// resemble each other. So a program that publishes only Conditions that do not resemble the last one
+// should also publish every few minutes, and if the notes differ.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))

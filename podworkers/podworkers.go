@@ -5,8 +5,8 @@
 // Agents that restart or recreate containers need such workers. Kubelets need them too. This
 // package solves the hard parts:
 //
-//   - A worker never acts on a status older than its last action. It reads the status with
-//     PodCache.LookupNewerThan, which lists the pod at once.
+//   - A worker never acts on a status older than its last action, or older than New. It reads the
+//     status with PodCache.LookupNewerThan, which lists the pod at once.
 //   - A worker misses no event and does not poll. If several events come while the worker is busy,
 //     they cause only one more call of Sync.
 //   - A failure is retried, after a wait that doubles.
@@ -45,8 +45,9 @@ type Result struct {
 	Acted bool
 	// After is the longest time that the worker waits for an event before it calls Sync again. The
 	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
-	// its pod is gone. For a back-off per container, After is what is left of the wait since the
-	// container's FinishedAt. client-go's flowcontrol.Backoff computes such waits, with the name of
+	// its pod is gone. If the runtime was away in between, the status may be the same as before. For
+	// a back-off per container, After is what is left of the wait since the container's FinishedAt or,
+	// if that is unknown, since the last attempt. client-go's flowcontrol.Backoff computes such waits, with the name of
 	// the container as the key.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
@@ -99,19 +100,20 @@ type Workers struct {
 
 	mu    sync.Mutex
 	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
-	acted time.Time                   // the newest action of the workers that were removed; guarded by mu
+	acted time.Time                   // of New, or the newest action of removed workers; guarded by mu
 
 	joined sync.WaitGroup
 }
 
 // New returns Workers without any worker. The generator must run. Otherwise, workers do not see the
-// effect of their actions. New panics if generator or options.Sync is nil.
+// effect of their actions. Earlier Workers of the generator may have acted on its pods, so the
+// first status of each pod is newer than New. New panics if generator or options.Sync is nil.
 func New(generator *pleg.GenericPLEG, options Options) *Workers {
 	if generator == nil || options.Sync == nil {
 		panic("podworkers: New needs a generator and a Sync") //nolint:forbidigo // a mistake in the program
 	}
 	w := &Workers{generator: generator, options: options, wakes: make(map[types.UID]chan struct{}),
-		retry: backoff.Policy{First: options.FirstRetry, Longest: options.LongestRetry}}
+		acted: generator.Clock().Now(), retry: backoff.Policy{First: options.FirstRetry, Longest: options.LongestRetry}}
 	if w.retry.First <= 0 {
 		w.retry.First = 100 * time.Millisecond
 	}

@@ -188,6 +188,41 @@ func TestNextRunSeesTheAction(t *testing.T) {
 	})
 }
 
+// New Workers may follow others that have just acted. Each pod's first status is newer than New.
+func TestFirstStatusIsNewerThanNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := plegtest.NewRuntime()
+		runtime.SetPods(plegtest.NewPod("a", plegtest.Running("a1")))
+		g := pleg.New(runtime)
+		g.Start(t.Context())
+		synctest.Wait()
+		defer g.Stop()
+		runtime.SetContainer("a", "a1", pleg.ContainerStateExited) // no list shows it yet
+		lists, pod := runtime.Block(plegtest.GetPods, plegtest.AnyPod), runtime.Block(plegtest.GetPod, plegtest.AnyPod)
+		var seen []pleg.State
+		workers := podworkers.New(g, podworkers.Options{
+			Sync: func(_ context.Context, status *pleg.PodStatus, _ bool) (podworkers.Result, error) {
+				seen = append(seen, status.ContainerStatuses[0].State)
+				return podworkers.Result{}, nil
+			},
+		})
+		ctx, end := context.WithCancel(t.Context())
+		workers.Add(ctx, "a")
+		time.Sleep(time.Minute)
+		if len(seen) > 0 {
+			t.Errorf("a worker acts on %v, which is older than New", seen)
+		}
+		lists()
+		pod()
+		time.Sleep(time.Minute)
+		if len(seen) != 1 || seen[0] != pleg.ContainerStateExited {
+			t.Errorf("a worker acts on %v", seen)
+		}
+		end()
+		workers.Wait()
+	})
+}
+
 // If a worker is woken several times while it is busy, it calls Sync exactly once more.
 func TestEventsWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
