@@ -71,10 +71,16 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	}
 	var failures []error
 	for i, endpoint := range endpoints {
-		// Each endpoint gets an equal share of the remaining time, so that a socket that does not
-		// answer leaves time for the others.
+		// Each endpoint that exists gets an equal share of the remaining time, so that a socket that
+		// does not answer leaves time for the others.
+		others := 0
+		for _, other := range endpoints[i+1:] {
+			if _, err := os.Stat(strings.TrimPrefix(other, "unix://")); err == nil {
+				others++
+			}
+		}
 		deadline, _ := ctx.Deadline()
-		share := deadline.Sub(wallClock.Now()) / time.Duration(len(endpoints)-i)
+		share := deadline.Sub(wallClock.Now()) / time.Duration(others+1)
 		r, err := connect(ctx, share, endpoint, opts)
 		if err == nil {
 			return r, nil

@@ -171,6 +171,9 @@ func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err
 	}
+	if strings.Contains(err.Error(), "error reading server preface") {
+		return fmt.Errorf("the runtime accepts connections, and has not answered yet: %w", err)
+	}
 	return fmt.Errorf("the runtime has not answered yet: %w", err)
 }
 

@@ -86,7 +86,8 @@ func (e End) String() string {
 }
 
 // Follow calls report with each end of a container, which need not have run, until ctx ends or the
-// generator stops. If the runtime is away at first, Follow waits for the first list. It returns as [pleg.GenericPLEG.Handle] does, after the last call of report.
+// generator stops. If the runtime is away at first, Follow waits for the first list. It returns as
+// [pleg.GenericPLEG.Handle] does, after the last call of report.
 //
 // The ends include those from before Follow, if the runtime still has the container: see FinishedAt.
 // They include containers that an earlier Follow on the same folder knew, and that are gone.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -169,6 +170,9 @@ func trouble(r *agentReport, now time.Time) string {
 		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more
 	case list != nil && len(unlisted) > 0:
 		object, _, _ := strings.Cut(strings.TrimPrefix(unlisted[0].Object, "container "), " (")
+		if i := strings.LastIndexByte(object, '/'); i >= 0 { // namespace/pod/container
+			object = object[:i] + " " + object[i+1:]
+		}
 		if n := len(unlisted) - 1; n > 0 {
 			more = fmt.Sprintf(", and %d more", n)
 		}
@@ -221,13 +225,24 @@ func runtimeTrouble(err error, named bool, asked string, within time.Duration) v
 	switch {
 	case denied:
 		return unknown("no right to ask the runtime: " + ending(err.Error()))
-	case !named:
+	case !named && onlyMissing(err):
 		return unknown("no runtime is found at the default sockets")
 	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
 		return verdict{exitUnhealthy, fit(fmt.Sprintf("the runtime does not %s within %v", asked, within))}
 	default:
 		return verdict{exitUnhealthy, fit("the runtime is not healthy: " + ending(err.Error()))}
 	}
+}
+
+// onlyMissing reports whether err, of the default sockets, says of each that it does not exist.
+func onlyMissing(err error) bool {
+	if joined, is := err.(interface{ Unwrap() []error }); is { //nolint:errorlint // errors.As finds only the first
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !onlyMissing(err) })
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return onlyMissing(inner)
+	}
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func unknown(text string) verdict { return verdict{exitUnknown, fit(text)} }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -64,6 +68,19 @@ func TestCheckRuntime(t *testing.T) {
 
 // With --listen, --check asks the agent, not the runtime. Only the agent knows which container is
 // stuck.
+// The default sockets are only missing if none of them exists.
+func TestOnlyMissing(t *testing.T) {
+	missing := fmt.Errorf("endpoint /a: %w", fs.ErrNotExist)
+	for _, tt := range []struct {
+		errs []error
+		want bool
+	}{{[]error{missing, missing}, true}, {[]error{missing, context.DeadlineExceeded, missing}, false}} {
+		if got := onlyMissing(fmt.Errorf("cri: connect: %w", errors.Join(tt.errs...))); got != tt.want {
+			t.Errorf("%v: %v", tt.errs, got)
+		}
+	}
+}
+
 func TestCheckAgent(t *testing.T) {
 	t.Parallel()
 	var answer http.HandlerFunc
@@ -127,7 +144,7 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(pleg.HealthReport{Reason: "pleg cannot inspect any pod: " + long}, is, later)), 1,
 			"PLEG is not healthy: no pod can be inspected: restart the runtime"},
 		{healthz(withPods(blocked)), 1, "PLEG is not healthy: a container blocks the lists " + since(189*time.Second)},
-		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: shop/db-0/db is stuck " + since(189*time.Second)},
+		{healthz(withPods(unlisted)), 1, "PLEG is not healthy: shop/db-0 db is stuck " + since(189*time.Second)},
 		{healthz(withPods(two)), 1, " UTC, and 1"},
 		{healthz(withPods(late)), 1, "PLEG is not healthy: a container blocks the lists since at least "},
 		{healthz(withPods(young)), 1, "PLEG is not healthy: a container blocks the lists since at least "},

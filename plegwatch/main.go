@@ -132,7 +132,7 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	generator.Start(context.WithoutCancel(ctx))
 	defer generator.Stop()
 	if len(f.listen) > 0 {
-		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry, earlier.option()), log)
+		served, err := serve(f.listen, f.wait, newHandler(ctx, f, generator, registry, earlier), log)
 		if err != nil {
 			return err
 		}

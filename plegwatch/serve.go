@@ -157,12 +157,12 @@ func listenAddress(address string) string {
 
 // newHandler returns the handler of all paths. The page records history until ctx ends.
 func newHandler(ctx context.Context, f flags, generator *pleg.GenericPLEG, metrics prometheus.Gatherer,
-	earlier plegz.Option) http.Handler {
+	earlier *past) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/{$}", plegz.Handler(generator, plegz.WithNodeName(f.nodeName), plegz.WithRecording(ctx),
-		plegz.WithVersion(program+" "+buildOf().version), plegz.WithLinks("/metrics", "/healthz"), earlier))
+		plegz.WithVersion(program+" "+buildOf().version), plegz.WithLinks("/metrics", "/healthz"), earlier.option()))
 	mux.Handle("/metrics", &answers{next: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
-	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator)})
+	mux.Handle("/healthz", &answers{next: plegz.Healthz(generator, earlier.conditions()...)})
 	if f.pprof {
 		local := http.NewServeMux()
 		local.HandleFunc("/debug/pprof/", pprof.Index)

@@ -35,13 +35,13 @@ type Condition struct {
 }
 
 // changing matches the parts of a sentence that may change while the problem stays the same.
-var changing = regexp.MustCompile(`\(for [^)]*\)|: (repair or end it|restart the runtime)|` +
+var changing = regexp.MustCompile(`\(for [^)]*\)|` +
 	`; other pods are not affected|\b[\d.]+ (other )?(ms|s|min|h|d|times?|pods?)\b`)
 
 // Resembles reports whether c and other have the same level and their sentences describe the same
-// problem. It ignores Notes, and ages, counts and advice in sentences. At LevelOK, all Conditions
-// resemble each other. So a program that publishes only Conditions that do not resemble the last one
-// should also publish every few minutes, and if the notes differ.
+// problem, with the same advice. It ignores Notes, and ages and counts in sentences. At LevelOK, all
+// Conditions resemble each other. So a program that publishes only Conditions that do not resemble the
+// last one should also publish every few minutes, and if the notes differ.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
@@ -154,7 +154,7 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if since, is := unanswered(r, stuck); is {
 		advice := ""
-		if isFrozen(r) {
+		if isFrozen(r) && now.Sub(since) > healthreport.SlowCall { // an agent that has just started waits, too
 			advice = ": restart the runtime"
 		}
 		say("nothing has been answered since %s%s.", listsSince(r, since, since, now), advice)
@@ -209,11 +209,11 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	}
 	all = append(all, exitTroubles(r, now)...)
 	if r.Stream.State == pleg.StreamBroken {
-		say("the event stream has not been connected since %s: %s; changes are found by the next relist.",
+		say("the event stream has not been connected since %s (last attempt: %s); changes are found by the next relist.",
 			clockTime(r.Stream.Since), printable.Text(rounded(r.Stream.Error)))
 	}
 	if r.ExitStream.State == pleg.StreamBroken {
-		say("the exit stream has not been connected since %s: %s; exits are found as other changes are.",
+		say("the exit stream has not been connected since %s (last attempt: %s); exits are found as other changes are.",
 			clockTime(r.ExitStream.Since), printable.Text(rounded(r.ExitStream.Error)))
 	}
 	return all

@@ -305,7 +305,7 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 		n.pass(time.Second)
 		n.BreakExitStreams(errors.New("EOF"))
 		synctest.Wait()
-		const broken = "Degraded: the exit stream has not been connected since 00:00:01 UTC on 1 Jan: EOF; " +
+		const broken = "Degraded: the exit stream has not been connected since 00:00:01 UTC on 1 Jan (last attempt: EOF); " +
 			"exits are found as other changes are."
 		if s := n.state(); s.Sentence != broken || s.Health.ExitStream.State != pleg.StreamBroken {
 			t.Error(s.Sentence)
@@ -383,7 +383,7 @@ func TestNotes(t *testing.T) {
 		if !strings.HasPrefix(s.Sentence, failing) || !strings.HasSuffix(s.Sentence, why) {
 			t.Error(s.Sentence)
 		}
-		const broken = "the event stream has not been connected since 00:00:18 UTC on 1 Jan: EOF; " +
+		const broken = "the event stream has not been connected since 00:00:18 UTC on 1 Jan (last attempt: EOF); " +
 			"changes are found by the next relist."
 		if len(s.Notes) != 1 || s.Notes[0] != broken {
 			t.Errorf("%q", s.Notes)
@@ -496,6 +496,10 @@ func TestStuckContainersThatNoListHasShown(t *testing.T) {
 			"(for 12 s): repair or end it, and one more container is stuck; "
 		if s := n.state().Sentence; !strings.HasPrefix(s, want) {
 			t.Errorf("%s\nwant %s", s, want)
+		}
+		body := n.get("/?format=json").Body.String()
+		if !strings.Contains(body, `"name": "a",`) || !strings.Contains(body, `"container": "app",`) {
+			t.Error("the call names neither pod nor container:", body)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/kubepleg/pleg"
 )
@@ -25,14 +26,15 @@ import (
 //	  …
 //	}
 //
-// Healthz panics if generator is nil.
+// Until the first list, the notes also name the problems with which the conditions "past" end; see
+// WithPast. Healthz panics if generator is nil.
 //
 // Use the handler for readiness and alerts. A liveness probe should fail only after 15 minutes:
 // while the runtime is stuck or down, a restart of the agent does not help, and loses the history.
 //
 // Unlike Handler, it answers every client. The answer names pods whose inspection is stuck or
 // fails, with the runtime's errors, and pods with unconfirmed exits.
-func Healthz(generator *pleg.GenericPLEG) http.Handler {
+func Healthz(generator *pleg.GenericPLEG, past ...PastCondition) http.Handler {
 	if generator == nil {
 		panic("plegz: Healthz needs a generator") //nolint:forbidigo // a mistake in the program
 	}
@@ -46,6 +48,9 @@ func Healthz(generator *pleg.GenericPLEG) http.Handler {
 			return
 		}
 		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
+		if trouble := troubleOf(past); trouble != "" && c.report.LastRelist.IsZero() {
+			c.Notes = append(slices.Clip(c.Notes), trouble)
+		}
 		var body bytes.Buffer
 		_ = json.Indent(&body, encoded(report{c.Condition, c.health}), "", "  ") // cannot fail: the JSON is valid
 		header.Set("Content-Type", "application/json")

@@ -78,6 +78,9 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 		if !strings.HasPrefix(w.Body.String(), begin) {
 			t.Errorf("%.300s", w.Body)
 		}
+		if strings.Contains(w.Body.String(), "earlier agent") {
+			t.Errorf("%.600s", w.Body)
+		}
 		type found struct{ Namespace, Name, Container, ContainerID, SandboxID string }
 		var got struct{ CallsInFlight, FailingPods []found }
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
@@ -96,5 +99,28 @@ func TestHealthzFindsWhatHangs(t *testing.T) {
 			}
 		}
 		n.Heal()
+	})
+}
+
+// Until the first list, the notes name the problems that an earlier agent saw last.
+func TestHealthzHasThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := plegtest.NewRuntime()
+		n := newIdleNode(t, fake, fake)
+		heal := n.Block(plegtest.GetPods, plegtest.AnyPod)
+		n.g.Start(t.Context())
+		n.pass(time.Second)
+		healthz := plegz.Healthz(n.g, plegz.PastCondition{Time: time.Now(), Condition: plegz.Condition{
+			Level: plegz.LevelError, Sentence: "Not healthy: no.",
+		}})
+		for _, want := range []bool{true, false} {
+			w := httptest.NewRecorder()
+			healthz.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+			if strings.Contains(w.Body.String(), `"an earlier agent saw problems since `) != want {
+				t.Errorf("want the past: %v, got %s", want, w.Body)
+			}
+			heal()
+			n.pass(2 * time.Second)
+		}
 	})
 }

@@ -78,7 +78,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "event stream     %s\n", stream(r.Stream, "event"))
 	if r.ExitStream.State != pleg.StreamOff {
-		fmt.Fprintf(b, "exit stream      %s\n", stream(r.ExitStream, "exit"))
+		fmt.Fprintf(b, "exit stream      %s\n", stream(r.ExitStream, "report"))
 	}
 	fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
 	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))

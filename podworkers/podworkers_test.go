@@ -209,12 +209,14 @@ func TestFirstStatusIsNewerThanNew(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		workers.Add(ctx, "a")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(seen) > 0 {
 			t.Errorf("a worker acts on %v, which is older than New", seen)
 		}
 		lists()
 		pod()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(seen) != 1 || seen[0] != pleg.ContainerStateExited {
 			t.Errorf("a worker acts on %v", seen)
 		}

@@ -52,6 +52,8 @@ var (
 		"changes(kubelet_pleg_last_seen_seconds[2m])": "changes(kubelet_pleg_last_seen_seconds[8s])",
 		// plegwatch caches its metrics for a second, so two scrapes may read the same values.
 		"count_over_time(kubelet_pleg_last_seen_seconds[2m]) > 1": "count_over_time(kubelet_pleg_last_seen_seconds[8s]) > 5",
+		"count_over_time(kubelet_pleg_last_seen_seconds[90s] offset 2m)": "count_over_time(" +
+			"kubelet_pleg_last_seen_seconds[6s] offset 8s)",
 	}
 	alertThresholds = map[string]string{
 		`{quantile="0.99"} >= 10`: `{quantile="0.99"} >= 1`,
