@@ -546,8 +546,8 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// If only an exit event has reported a death, the line is marked as unconfirmed. If the end of the
-// container was not seen, the line has no exit code.
+// If only an exit event has reported a death, the line is marked as unconfirmed, and only that of
+// ContainerEnded has the reason. If the end of the container was not seen, the line has no exit code.
 func TestDescribeDeath(t *testing.T) {
 	pod := &pleg.Pod{ID: "web", Namespace: "shop", Name: "web"}
 	e := &pleg.PodLifecycleEvent{
@@ -556,6 +556,10 @@ func TestDescribeDeath(t *testing.T) {
 	}
 	if l := describe(e, pleg.NewCache(), someTime); !l.Unconfirmed || l.ExitCode == nil || *l.ExitCode != 137 ||
 		l.stateText() != "exited 137 unconfirmed" {
+		t.Errorf("%+v", l)
+	}
+	e.Type = pleg.ContainerEnded
+	if l := describe(e, pleg.NewCache(), someTime); l.stateText() != "exited 137 Error unconfirmed" {
 		t.Errorf("%+v", l)
 	}
 	e.Status = &pleg.Status{State: pleg.ContainerStateExited, ExitCode: 255, Reason: "Unknown", EndUnknown: true}

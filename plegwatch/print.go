@@ -212,6 +212,8 @@ func (l line) containerText() string {
 
 func (l line) stateText() string {
 	switch {
+	case l.ExitCode != nil && l.Unconfirmed && l.Event == pleg.ContainerEnded: // the reason is final
+		return fmt.Sprintf("%s %d %s unconfirmed", l.State, *l.ExitCode, l.Reason)
 	case l.ExitCode != nil && l.Unconfirmed: // an exit event reports no reason
 		return fmt.Sprintf("%s %d unconfirmed", l.State, *l.ExitCode)
 	case l.ExitCode != nil: // also if a later inspection has failed
