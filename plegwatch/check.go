@@ -236,7 +236,7 @@ func runtimeTrouble(err error, named bool, asked string, within time.Duration) v
 
 // onlyMissing reports whether err, of the default sockets, says of each that it does not exist.
 func onlyMissing(err error) bool {
-	if joined, is := err.(interface{ Unwrap() []error }); is { //nolint:errorlint // errors.As finds only the first
+	if joined, is := err.(interface{ Unwrap() []error }); is { // errors.As would find only the first
 		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !onlyMissing(err) })
 	}
 	if inner := errors.Unwrap(err); inner != nil {
