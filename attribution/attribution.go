@@ -54,9 +54,9 @@ var (
 	// ErrOwnContainer means that the process may be in this program's own container. A program in a
 	// cgroup namespace of its own does not see the ID of its container.
 	ErrOwnContainer = errors.New("may be in this program's own container")
-	// ErrUnknownContainer means that a list showed that the runtime does not have the container, or
-	// not any more, or not in the pod whose UID the cgroup names. The list began after the look-up, or
-	// less than ten seconds before.
+	// ErrUnknownContainer means that the cache does not have the container, and a list did not show it.
+	// The list may have been that of the pod whose UID the cgroup names. It began after the look-up, or
+	// less than ten seconds before. A sandbox or container that is just being made may come later.
 	ErrUnknownContainer = errors.New("unknown container")
 	// ErrNotSearched means that the cache does not have the container, and that no list shows whether
 	// the runtime has it. The error wraps the cause: too many searches are under way, the runtime has
