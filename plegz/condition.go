@@ -26,7 +26,8 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem, when the problem began, and what to do. It contains ages,
+	// Sentence describes the worst problem, when the problem began, and what to do. If several pods have
+	// the problem, it names one and counts the others, which are in the report. It contains ages,
 	// and the advice may come later, so publish it again from time to time. Texts from the runtime are
 	// escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
