@@ -73,6 +73,7 @@ func TestPublishedFeatures(t *testing.T) {
 		}
 		return ""
 	})
+	n.eventually("running, of the new agent", a.is("features", v1.PodRunning))
 	pod := a.pods()["features"]
 	want := "features live 127.0.0.1 " + string(pod.UID) + "\n1\n192.0.2.9\tkubernetes\tother\ntmpfs /memory tmpfs\nlate\n"
 	if got := n.logOf("features"); got != want {
