@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"time"
 
@@ -312,8 +313,11 @@ func troubleOf(past []PastCondition) string {
 		return ""
 	}
 	return fmt.Sprintf("an earlier agent saw problems since %s, at last: %s",
-		clockTime(trouble[0].Time), trouble[len(trouble)-1].Sentence)
+		clockTime(trouble[0].Time), ages.ReplaceAllString(trouble[len(trouble)-1].Sentence, ""))
 }
+
+// ages matches what would be wrong in a sentence that is shown later.
+var ages = regexp.MustCompile(` \(for [^)]*\)`)
 
 // describe stores the node's condition at the time now. Before the first list, the agent does not know
 // whether a problem is older than itself, so the condition also has what an earlier agent saw.

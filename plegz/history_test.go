@@ -299,7 +299,7 @@ func TestThePastTroubleIsNamed(t *testing.T) {
 		}{
 			{past: []plegz.PastCondition{
 				condition(10, plegz.LevelOK, "Healthy."), condition(20, plegz.LevelWarning, "Degraded: a."),
-				condition(30, plegz.LevelError, "Not healthy: b."),
+				condition(30, plegz.LevelError, "Not healthy: b (for 3 min)."),
 			}, want: []string{note}},
 			{past: []plegz.PastCondition{
 				condition(10, plegz.LevelError, "Not healthy: a."), condition(20, plegz.LevelOK, "Healthy."),
