@@ -23,7 +23,7 @@ import (
 func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
 	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(ctx context.Context, pod *pleg.PodStatus, exists bool) (_ podworkers.Result, err error) {
-			if !exists { // or so it was before an outage
+			if !exists { // it may have come during an outage
 				_, exists, err = g.Cache().LookupNewerThan(ctx, pod.ID, g.Clock().Now())
 			}
 			if exists {

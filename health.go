@@ -92,7 +92,7 @@ type FailingPod struct {
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Failures is how many inspections failed in a row.
 	Failures int `json:"failures,omitempty"`
-	// Error is the error of the last failed inspection. Call is the failed call of the last one; see CallError.
+	// Error is the error of the last failed inspection. Call is the call that failed in the last one; see CallError.
 	Error string       `json:"error,omitempty"`
 	Call  *RuntimeCall `json:"call,omitempty"`
 }

@@ -75,7 +75,7 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 		// does not answer leaves time for the others.
 		others := 0
 		for _, other := range endpoints[i+1:] {
-			if _, err := os.Stat(strings.TrimPrefix(other, "unix://")); err == nil {
+			if path, err := socketPath(other); err == nil && fileExists(path) {
 				others++
 			}
 		}
@@ -92,6 +92,11 @@ func connectFirst(ctx context.Context, endpoints []string, opts []Option) (*Runt
 	}
 	return nil, fmt.Errorf("cri: connect: no runtime answers at any of the default sockets:\n%w",
 		errors.Join(failures...))
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // connect connects to one endpoint.

@@ -147,6 +147,43 @@ func TestConnectFindsTheRuntime(t *testing.T) {
 	}
 }
 
+// Sockets that do not exist take no share of the time from a slow runtime.
+func TestConnectWaitsForTheOnlySocket(t *testing.T) {
+	dir := t.TempDir()
+	missing := "unix://" + filepath.Join(dir, "missing.sock")
+	defer cri.SetUsualEndpoints(silentSocket(t, filepath.Join(dir, "silent.sock")), missing, missing, missing)()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began := time.Now()
+	if _, err := cri.Connect(ctx, ""); err == nil || time.Since(began) < 700*time.Millisecond {
+		t.Errorf("%v after %v, want an error after the whole second", err, time.Since(began))
+	}
+}
+
+// If the runtime ends each connection without an answer, the error says that it accepts connections.
+func TestRuntimeThatOnlyAccepts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	l, err := net.Listen("unix", path)
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	r, err := cri.Dial(path)
+	must(t, err)
+	defer r.Close()
+	if _, err := r.GetPods(t.Context(), true); err == nil ||
+		!strings.Contains(err.Error(), "the runtime accepts connections, and has not answered yet") {
+		t.Error(err)
+	}
+}
+
 // After a list that has timed out, Close ends its search. Otherwise the search would go on for seconds.
 func TestCloseEndsTheSearch(t *testing.T) {
 	searches := func() int {

@@ -85,9 +85,9 @@ func (e End) String() string {
 	return fmt.Sprintf("%s/%s %s (%.12s) %s", e.Namespace, e.Pod, e.Container, e.ContainerID, how)
 }
 
-// Follow calls report with each end of a container, which need not have run, until ctx ends or the
-// generator stops. If the runtime is away at first, Follow waits for the first list. It returns as
-// [pleg.GenericPLEG.Handle] does, after the last call of report.
+// Follow calls report with each end of a container, even of one that never ran, until ctx ends or
+// the generator stops. If the runtime is away at first, Follow waits for the first list. It returns
+// as [pleg.GenericPLEG.Handle] does, after the last call of report.
 //
 // The ends include those from before Follow, if the runtime still has the container: see FinishedAt.
 // They include containers that an earlier Follow on the same folder knew, and that are gone.

@@ -47,6 +47,11 @@ func TestTestRuntimePasses(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		noSandboxes := &broken{Runtime: aNode()}
+		editStatus(func(s *pleg.PodStatus) { s.SandboxStatuses = nil })(noSandboxes)
+		if err := plegtest.TestRuntime(noSandboxes); err != nil {
+			t.Errorf("statuses without sandboxes: %v", err)
+		}
 		rt := aNode()
 		rt.SetEventMode(plegtest.EventsUnsupported)
 		if err := plegtest.TestRuntime(rt); err != nil {

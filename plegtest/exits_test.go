@@ -89,3 +89,30 @@ func TestRuntimeExits(t *testing.T) {
 		}
 	})
 }
+
+// A container that exits before it was started has no StartedAt. If it runs later, it has one.
+func TestContainerThatNeverRan(t *testing.T) {
+	rt := plegtest.NewRuntime()
+	rt.SetPods(plegtest.NewPod("a", plegtest.Created("a1")))
+	status := func() *pleg.Status {
+		t.Helper()
+		pods, err := rt.GetPods(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := rt.GetPodStatus(t.Context(), pods[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.ContainerStatuses[0]
+	}
+	rt.ExitContainer("a", "a1", 128, "StartError")
+	if s := status(); !s.StartedAt.IsZero() || s.FinishedAt.IsZero() || s.ExitCode != 128 {
+		t.Errorf("%+v", s)
+	}
+	rt.SetContainer("a", "a1", pleg.ContainerStateRunning)
+	rt.ExitContainer("a", "a1", 1, "Error")
+	if s := status(); s.StartedAt.IsZero() {
+		t.Errorf("%+v", s)
+	}
+}

@@ -170,8 +170,8 @@ func trouble(r *agentReport, now time.Time) string {
 		return name(stuck) + " is stuck" + since(r.FailingPods[stuck].StuckSince) + more
 	case list != nil && len(unlisted) > 0:
 		object, _, _ := strings.Cut(strings.TrimPrefix(unlisted[0].Object, "container "), " (")
-		if i := strings.LastIndexByte(object, '/'); i >= 0 { // namespace/pod/container
-			object = object[:i] + " " + object[i+1:]
+		if namespace, pod, container, is := healthreport.Unlisted(unlisted[0].Object); is {
+			object = namespace + "/" + pod + " " + container
 		}
 		if n := len(unlisted) - 1; n > 0 {
 			more = fmt.Sprintf(", and %d more", n)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubepleg/pleg"
 	"github.com/kubepleg/pleg/cri"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
@@ -102,7 +103,8 @@ func watch(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 			log.Warn("The history contains lines that are torn, or of another version", "lines", earlier.unreadable)
 		}
 		if t := earlier.trouble(); len(t) > 0 {
-			log.Warn("An earlier agent saw problems", "since", t[0].Time, "last", t[len(t)-1].Sentence)
+			log.Warn("An earlier agent saw problems", "since", t[0].Time,
+				"last", healthreport.WithoutAges(t[len(t)-1].Sentence))
 		}
 	}
 	// Nothing here shows annotations, and tenants may give each pod 256 KiB of them.

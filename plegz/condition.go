@@ -31,7 +31,7 @@ type Condition struct {
 	// and the advice may come later, so publish it again from time to time. Texts from the runtime are
 	// escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
-	// Notes describes the other problems, in one sentence each, which begins in lower case.
+	// Notes describes the other problems, in one sentence each. It starts with a lower-case letter.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -220,7 +220,7 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	return all
 }
 
-// suspectsOf divides stuck pods into those that may block the lists, and the rest. It keeps the order.
+// suspectsOf splits the stuck pods, in order, into those that may block the lists and those that do not.
 func suspectsOf(r *pleg.HealthReport, stuck []pleg.FailingPod) (suspects, rest []pleg.FailingPod) {
 	for _, p := range stuck {
 		if healthreport.BlocksNoList(r, &p) {

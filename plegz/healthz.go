@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"slices"
 
 	"github.com/kubepleg/pleg"
 )
@@ -38,6 +37,7 @@ func Healthz(generator *pleg.GenericPLEG, past ...PastCondition) http.Handler {
 	if generator == nil {
 		panic("plegz: Healthz needs a generator") //nolint:forbidigo // a mistake in the program
 	}
+	trouble := troubleOf(past)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
@@ -48,9 +48,7 @@ func Healthz(generator *pleg.GenericPLEG, past ...PastCondition) http.Handler {
 			return
 		}
 		c := newCondition(generator.HealthReport(), generator.Pods(), generator.Clock().Now())
-		if trouble := troubleOf(past); trouble != "" && c.report.LastRelist.IsZero() {
-			c.Notes = append(slices.Clip(c.Notes), trouble)
-		}
+		c.addPast(trouble)
 		var body bytes.Buffer
 		_ = json.Indent(&body, encoded(report{c.Condition, c.health}), "", "  ") // cannot fail: the JSON is valid
 		header.Set("Content-Type", "application/json")

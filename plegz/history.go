@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"time"
 
@@ -313,20 +312,22 @@ func troubleOf(past []PastCondition) string {
 		return ""
 	}
 	return fmt.Sprintf("an earlier agent saw problems since %s, at last: %s",
-		clockTime(trouble[0].Time), ages.ReplaceAllString(trouble[len(trouble)-1].Sentence, ""))
+		clockTime(trouble[0].Time), healthreport.WithoutAges(trouble[len(trouble)-1].Sentence))
 }
 
-// ages matches what would be wrong in a sentence that is shown later.
-var ages = regexp.MustCompile(` \(for [^)]*\)`)
+// addPast adds what troubleOf has returned as a note, until the first list.
+func (c *condition) addPast(trouble string) {
+	if trouble != "" && c.report.LastRelist.IsZero() {
+		c.Notes = append(slices.Clip(c.Notes), trouble)
+	}
+}
 
 // describe stores the node's condition at the time now. Before the first list, the agent does not know
 // whether a problem is older than itself, so the condition also has what an earlier agent saw.
 // That the first list has just begun is not remembered as a problem.
 func (h *history) describe(c condition, now time.Time) {
 	unlisted := c.report.LastRelist.IsZero()
-	if unlisted && h.pastTrouble != "" {
-		c.Notes = append(slices.Clip(c.Notes), h.pastTrouble)
-	}
+	c.addPast(h.pastTrouble)
 	c.encoded = encoded(&c.health)
 	h.condition, h.conditionAt = c, h.next()
 	if !unlisted || now.Sub(h.began) >= samplePeriod {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 )
 
 // report is the answer of Healthz: the Condition and the health.
@@ -63,10 +64,7 @@ func newHealth(whole *pleg.HealthReport, pods []*pleg.Pod) health {
 			v.Namespace, v.Name, v.whereabouts = clip(pod.Namespace), clip(pod.Name), find(pod, open.ObjectID)
 		} else if strings.HasPrefix(open.Object, "container ") { // no list has shown its pod
 			v.ContainerID = open.ObjectID
-			name, _, _ := strings.Cut(strings.TrimPrefix(open.Object, "container "), " (")
-			if names := strings.Split(name, "/"); len(names) == 3 {
-				v.Namespace, v.Name, v.Container = names[0], names[1], names[2]
-			}
+			v.Namespace, v.Name, v.Container, _ = healthreport.Unlisted(open.Object)
 		}
 		r.CallsInFlight = append(r.CallsInFlight, v)
 	}

@@ -47,8 +47,8 @@ type Result struct {
 	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
 	// its pod is gone. If the runtime was away in between, the status may be the same as before. For
 	// a back-off per container, After is what is left of the wait since the container's FinishedAt or,
-	// if that is unknown, since the last attempt. client-go's flowcontrol.Backoff computes such waits, with the name of
-	// the container as the key.
+	// if that is unknown, since the last attempt. client-go's flowcontrol.Backoff computes such waits,
+	// with the name of the container as the key.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
@@ -100,7 +100,8 @@ type Workers struct {
 
 	mu    sync.Mutex
 	wakes map[types.UID]chan struct{} // a channel of capacity 1 per worker; guarded by mu
-	acted time.Time                   // of New, or the newest action of removed workers; guarded by mu
+	// acted is the time of New or, if later, of the newest action of a removed worker; guarded by mu.
+	acted time.Time
 
 	joined sync.WaitGroup
 }

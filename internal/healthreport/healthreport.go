@@ -3,6 +3,7 @@
 package healthreport
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -48,4 +49,21 @@ func StuckContainers(r *pleg.HealthReport, now time.Time) []pleg.RuntimeCall {
 				return p.PodUID == c.PodUID && BlocksNoList(r, &p)
 			})
 	})
+}
+
+// ages matches the durations in a sentence of package plegz.
+var ages = regexp.MustCompile(` \(for [^)]*\)`)
+
+// WithoutAges removes the durations from a sentence. They are out of date when it is shown later.
+func WithoutAges(sentence string) string { return ages.ReplaceAllString(sentence, "") }
+
+// Unlisted returns the names in a call's Object if they are those of a container that no list has
+// shown: "container shop/db-0/db (3f2a…)".
+func Unlisted(object string) (namespace, pod, container string, is bool) {
+	text, _, _ := strings.Cut(strings.TrimPrefix(object, "container "), " (")
+	names := strings.Split(text, "/")
+	if len(names) != 3 {
+		return "", "", "", false
+	}
+	return names[0], names[1], names[2], true
 }
