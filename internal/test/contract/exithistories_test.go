@@ -395,8 +395,8 @@ func fuzzSlowEnds(t *testing.T, r *rand.Rand) {
 		}
 		pod, _ := shortLived(states[inList], finished, skew)
 		_, status := shortLived(states[inStatus], finished, skew)
+		n.SetStatus("a", status) // first: in a status that the fake builds, the start is another one
 		n.SetPod(pod)
-		n.SetStatus("a", status)
 		if r.IntN(2) == 0 {
 			n.g.RequestRelist("a")
 		}
