@@ -34,10 +34,11 @@ const exitFileEvents = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_S
 // maxExitFileBytes is the size limit of an exit file, whose content is a number of a few digits.
 const maxExitFileBytes = 32
 
-// watchExitFiles reports exits from the files that appear in the exits directory.
+// watchExitFiles reports exits from the files that appear in the exits directory, and first from those
+// that are there. CRI-O has not handled these: it is away, or it missed the exits while it started.
 func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	dir := r.opts.exitsDir
-	watch, err := openExitsDir(dir)
+	watch, files, err := openExitsDir(dir)
 	if errors.Is(err, fs.ErrNotExist) && !r.opts.exitsDirGiven {
 		err = fmt.Errorf("%w: %w", pleg.ErrEventsUnsupported, err) // it may exist, but not be mounted here
 	}
@@ -56,6 +57,11 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 		}
 	}()
 	connected()
+	for _, f := range files {
+		if !f.IsDir() && !isTemporary(f.Name()) {
+			r.tellExitFile(ctx, dir, f.Name(), observe)
+		}
+	}
 	buffer := make([]byte, 4<<10)
 	for {
 		n, err := watch.Read(buffer)
@@ -77,18 +83,24 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	}
 }
 
-// openExitsDir returns a file from which the events of the exits directory can be read.
-func openExitsDir(dir string) (*os.File, error) {
+// openExitsDir returns a file from which the events of the exits directory can be read, and the
+// files that are there when the events begin.
+func openExitsDir(dir string) (watch *os.File, files []os.DirEntry, err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, os.NewSyscallError("inotify_init1", err)
+		return nil, nil, os.NewSyscallError("inotify_init1", err)
 	}
-	watch := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, dir, exitFileEvents); err != nil {
-		return nil, errors.Join(os.NewSyscallError("inotify_add_watch", err), watch.Close())
+	watch = os.NewFile(uintptr(fd), "inotify")
+	if _, err = unix.InotifyAddWatch(fd, dir, exitFileEvents); err != nil {
+		err = os.NewSyscallError("inotify_add_watch", err)
+	} else if files, err = os.ReadDir(dir); err == nil {
+		return watch, files, nil
 	}
-	return watch, nil
+	return nil, nil, errors.Join(err, watch.Close())
 }
+
+// isTemporary reports whether conmon is still writing a file.
+func isTemporary(name string) bool { return strings.Contains(name, ".") }
 
 // newFile returns the name of the file in an event, or "" for a temporary file or a directory. It
 // returns an error if this watch can report no further exits.
@@ -98,7 +110,7 @@ func newFile(e fileEvent) (name string, err error) {
 		return "", errDropped
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
 		return "", errors.New("the directory was removed")
-	case e.mask&unix.IN_ISDIR != 0 || strings.Contains(e.name, "."):
+	case e.mask&unix.IN_ISDIR != 0 || isTemporary(e.name):
 		return "", nil
 	}
 	return e.name, nil

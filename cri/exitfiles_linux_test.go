@@ -41,10 +41,15 @@ func TestExitFiles(t *testing.T) {
 	dir, s, r := crioWithExits(t)
 	sandbox := s.RunPod(criserver.PodConfig{UID: "uid"})
 	app, other := runContainer(t, s, sandbox, "app"), runContainer(t, s, sandbox, "other")
-	writeExit(t, filepath.Join(dir, "before"), "1")
+	writeExit(t, filepath.Join(dir, "before"), "1") // CRI-O has not handled this exit
+	writeExit(t, filepath.Join(dir, "before.tmp"), "1")
+	must(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 	serverconfig.Of(s).ResetCalls()
 	w := watchExits(t, r)
 	<-w.connected
+	if got := w.next(t); got.ContainerID != "before" || got.ExitCode != 1 {
+		t.Errorf("%+v", got)
+	}
 	if got := s.Calls(""); got != 1 || s.Calls("Version") != 1 {
 		t.Errorf("%d calls, %d of them Version", got, s.Calls("Version"))
 	}
