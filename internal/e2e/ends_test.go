@@ -238,6 +238,10 @@ func TestEndsOverRestarts(t *testing.T) {
 	for _, m := range e.live {
 		e.must(m.end())
 	}
+	if e.daemon.Runtime().MissesExits {
+		e.must(e.daemon.Kill())
+		e.must(e.daemon.Restart(e.ctx))
+	}
 	e.eventually("an answer of the runtime", func() string { // the connection may still wait before it tries again
 		if _, err := e.client.ListContainers(e.ctx, &runtimeapi.ListContainersRequest{}); err != nil {
 			return err.Error()

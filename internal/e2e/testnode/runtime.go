@@ -63,6 +63,9 @@ type Runtime struct {
 	// runtime then shows the container as unknown, and misses its end. This happens with containerd
 	// 1.6 ("Failed to load container status: failed to load task: error creating fifo").
 	LosesExits bool
+	// MissesExits is true if the runtime shows some containers that end while it starts as running, until
+	// its next start. CRI-O reads the states of all containers, and only then watches its exit files.
+	MissesExits bool
 	// GivesUp is true if a killed and restarted runtime may mistake live pods for dead ones.
 	// containerd 1.7 does this if a shim answers too late: its log says that it cleans up after the
 	// shim.
@@ -120,7 +123,7 @@ func Runtimes() []Runtime {
 	for _, events := range []bool{true, false} {
 		r := Runtime{
 			Name: "crio", Reports: "cri-o " + crioVersion, Events: events, StreamingLists: true,
-			EarlyBy: 10 * time.Millisecond, family: crio{events},
+			MissesExits: true, EarlyBy: 10 * time.Millisecond, family: crio{events},
 		}
 		if !events {
 			r.Name = "crio-no-events"
