@@ -87,7 +87,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return unknown("the agent does not answer: " + ending(err.Error()))
+		return unknown("the agent does not answer: " + ending(err.Error(), 45))
 	}
 	defer resp.Body.Close()
 	// If the agent switches protocols, the end of ctx no longer closes the connection.
@@ -158,6 +158,7 @@ func trouble(r *agentReport, now time.Time) string {
 	}
 	unlisted := healthreport.StuckContainers(&r.HealthReport, now)
 	const noAnswer = "no answer from the runtime"
+	refused := refusal(r.RelistError)
 	switch list := r.StuckRelist; {
 	case list != nil && list.Frozen && r.LastAnswer.IsZero():
 		return noAnswer + atLeast(cmp.Or(r.RelistFailingSince, list.Since)) // lists may have failed before
@@ -179,12 +180,14 @@ func trouble(r *agentReport, now time.Time) string {
 		return object + " is stuck" + atLeast(list.Since) + more
 	case list != nil:
 		return "a container blocks the lists" + atLeast(list.Since)
+	case refused != "":
+		return "no answer (" + refused + ")" + atLeast(cmp.Or(r.LastAnswer, r.LastRelist, r.RelistFailingSince))
 	case r.RelistError != "" && r.LastAnswer.IsZero() && r.LastRelist.IsZero():
 		return noAnswer + atLeast(r.RelistFailingSince)
 	case r.RelistError != "" && r.LastRelist.IsZero():
-		return "no list yet; " + ending(r.RelistError)
+		return "no list yet; " + ending(r.RelistError, 45)
 	case r.RelistError != "":
-		return "no list" + since(r.LastRelist) + "; " + ending(r.RelistError)
+		return "no list" + since(r.LastRelist) + "; " + ending(r.RelistError, 31)
 	case len(r.FailingPods) > 0:
 		return name(0) + " cannot be inspected" + more
 	}
@@ -224,13 +227,13 @@ func runtimeTrouble(err error, named bool, asked string, within time.Duration) v
 	denied := errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
 	switch {
 	case denied:
-		return unknown("no right to ask the runtime: " + ending(err.Error()))
+		return unknown("no right to ask the runtime: " + ending(err.Error(), 45))
 	case !named && onlyMissing(err):
 		return unknown("no runtime is found at the default sockets")
 	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
 		return verdict{exitUnhealthy, fit(fmt.Sprintf("the runtime does not %s within %v", asked, within))}
 	default:
-		return verdict{exitUnhealthy, fit("the runtime is not healthy: " + ending(err.Error()))}
+		return verdict{exitUnhealthy, fit("the runtime is not healthy: " + ending(err.Error(), 45))}
 	}
 }
 
@@ -247,10 +250,23 @@ func onlyMissing(err error) bool {
 
 func unknown(text string) verdict { return verdict{exitUnknown, fit(text)} }
 
-// ending returns the last part of an error that is too long for a verdict. The last part contains
-// the cause.
-func ending(text string) string {
-	const most = 45
+// refusal returns why nothing listens at the runtime's socket, in a few words. It returns "" for
+// another error.
+func refusal(text string) string {
+	switch {
+	case strings.Contains(text, "connection refused"):
+		return "connection refused"
+	case strings.Contains(text, "no such file or directory"):
+		return "no socket"
+	default:
+		return ""
+	}
+}
+
+// ending returns the last parts of an error that is too long for a verdict, at most the given number of
+// bytes and "... ". The last part contains the cause.
+func ending(text string, most int) string {
+	text = strings.TrimRight(text, `"\ `)
 	if len(text) <= most {
 		return text
 	}
@@ -258,8 +274,10 @@ func ending(text string) string {
 	for len(text) > 0 && !utf8.RuneStart(text[0]) {
 		text = text[1:]
 	}
-	if _, words, ok := strings.Cut(text, " "); ok {
-		text = words
+	for _, gap := range []string{": ", " "} {
+		if _, rest, ok := strings.Cut(text, gap); ok {
+			return "... " + rest
+		}
 	}
 	return "... " + text
 }

@@ -100,7 +100,7 @@ func TestCheckAgent(t *testing.T) {
 	since := func(d time.Duration) string { return ago(d).UTC().Format("since 15:04") }
 	long := strings.Repeat("länger ", 100)
 	fine := pleg.HealthReport{Healthy: true, Pods: 104}
-	failing := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second), RelistError: long + "no connection"}
+	failing := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second), RelistError: long + ": no connection"}
 	blocked := pleg.HealthReport{Reason: long, LastRelist: ago(190 * time.Second),
 		CallsInFlight: []pleg.RuntimeCall{{Method: "ListContainers", Since: ago(189 * time.Second)}},
 		StuckRelist:   &pleg.StuckRelist{Since: ago(189 * time.Second)}}
@@ -117,6 +117,12 @@ func TestCheckAgent(t *testing.T) {
 	young := late
 	young.CallsInFlight = append(slices.Clone(young.CallsInFlight), pleg.RuntimeCall{Method: "ContainerStatus",
 		Object: "container shop/innocent/db (9c84…)", ObjectID: "9c84", Since: ago(-time.Hour)}) // has just begun
+	refused := failing
+	refused.LastAnswer = ago(2 * time.Hour)
+	refused.RelistError = `rpc error: desc = "error while dialing: dial unix /run/c.sock: connect: connection refused"`
+	lateRefused := pleg.HealthReport{Reason: long, RelistError: refused.RelistError, RelistFailingSince: ago(time.Hour)}
+	missing := lateRefused
+	missing.RelistError = "dial unix /run/c.sock: connect: no such file or directory"
 	withPods := func(h pleg.HealthReport, pods ...pleg.FailingPod) agentReport {
 		r := agentReport{Condition: plegz.Condition{Level: plegz.LevelWarning}, HealthReport: h}
 		r.FailingPods = slices.Grow(r.FailingPods, len(pods))[:len(pods)]
@@ -152,11 +158,16 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(lateFrozen)), 1, "PLEG is not healthy: no answer from the runtime since at least " +
 			ago(time.Hour).UTC().Format("15:04")},
 		{healthz(withPods(freezing, is)), 0, "PLEG is healthy, but no answer from the runtime " + since(2*time.Hour)},
-		{healthz(withPods(failing)), 1, "PLEG is not healthy: no list " + since(190*time.Second)},
+		{healthz(withPods(failing)), 1, "PLEG is not healthy: no list " +
+			ago(190*time.Second).UTC().Format("since 15:04:05 UTC; ... ") + "no connection"},
 		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: long, RelistFailingSince: ago(time.Hour)})), 1,
 			"PLEG is not healthy: no answer from the runtime since at least "},
 		{healthz(withPods(pleg.HealthReport{Reason: long, RelistError: "bad data", LastAnswer: time.Now()})), 1,
 			"PLEG is not healthy: no list yet; bad data"},
+		{healthz(withPods(refused)), 1, "PLEG is not healthy: no answer (connection refused) " + since(2*time.Hour)},
+		{healthz(withPods(lateRefused)), 1, "PLEG is not healthy: no answer (connection refused) since at least " +
+			ago(time.Hour).UTC().Format("15:04:05 UTC")},
+		{healthz(withPods(missing)), 1, "PLEG is not healthy: no answer (no socket) since at least "},
 		{healthz(withPods(pleg.HealthReport{Reason: long})), 1, "PLEG is not healthy: länger"},
 		{func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz writes it
 			_, _ = io.WriteString(w, `{"level":"warning","healthy":true,"failingPods":[`+
@@ -201,7 +212,7 @@ func TestFit(t *testing.T) {
 			len(text) <= maxVerdictBytes && got != text {
 			t.Errorf("%q: %q", text, got)
 		}
-		if got := ending(text); len(got) > 49 || !utf8.ValidString(got) {
+		if got := ending(text, 45); len(got) > 49 || !utf8.ValidString(got) {
 			t.Errorf("%q ends in %q", text, got)
 		}
 	}

@@ -2,9 +2,11 @@ package plegz
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubepleg/pleg"
@@ -166,8 +168,11 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 		if last := r.LastAnswer; !last.IsZero() {
 			since = forLong(last, last, now)
 		}
-		say("nothing has been answered since %s: start or restart the runtime (%s).", since,
-			printable.Text(rounded(r.RelistError)))
+		advice := "start or restart the runtime"
+		if strings.Contains(r.RelistError, context.DeadlineExceeded.Error()) { // it listens
+			advice = "restart the runtime"
+		}
+		say("nothing has been answered since %s: %s (%s).", since, advice, printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
 	listIsStuck := healthreport.ListIsStuck(r, now)
@@ -210,14 +215,23 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	}
 	all = append(all, exitTroubles(r, now)...)
 	if r.Stream.State == pleg.StreamBroken {
-		say("the event stream has not been connected since %s (last attempt: %s); changes are found by the next relist.",
-			clockTime(r.Stream.Since), printable.Text(rounded(r.Stream.Error)))
+		say("the event stream has not been connected since %s; changes are found by the next relist.", brokenSince(r.Stream))
 	}
 	if r.ExitStream.State == pleg.StreamBroken {
-		say("the exit stream has not been connected since %s (last attempt: %s); exits are found as other changes are.",
-			clockTime(r.ExitStream.Since), printable.Text(rounded(r.ExitStream.Error)))
+		say("the exit stream has not been connected since %s; exits are found as other changes are.",
+			brokenSince(r.ExitStream))
 	}
 	return all
+}
+
+// brokenSince describes since when a stream is broken, and why. Before the first event, nobody knows
+// whether an earlier agent had the stream.
+func brokenSince(s pleg.StreamReport) string {
+	text := clockTime(s.Since) + " (last attempt: " + printable.Text(rounded(s.Error)) + ")"
+	if s.LastEvent.IsZero() {
+		text = "at least " + text
+	}
+	return text
 }
 
 // suspectsOf splits the stuck pods, in order, into those that may block the lists and those that do not.

@@ -167,21 +167,29 @@ func TestStuckListInWords(t *testing.T) {
 	}
 }
 
-// If the runtime answers nothing, the sentence says that it must be started or restarted, and contains the error once.
+// If the runtime answers nothing, the sentence says that it must be started or restarted, and contains the
+// error once. If the error shows that it listens, it must be restarted.
 func TestSilentRuntime(t *testing.T) {
-	for _, wasUp := range []bool{false, true} {
+	for _, tt := range []struct {
+		wasUp  bool
+		err    error
+		advice string
+	}{
+		{false, errors.New("connection refused"), "start or restart the runtime (connection refused)."},
+		{true, errors.New("connection refused"), "start or restart the runtime (connection refused)."},
+		{false, fmt.Errorf("no answer yet: %w", context.DeadlineExceeded),
+			"restart the runtime (no answer yet: context deadline exceeded)."},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			runtime := plegtest.NewRuntime()
 			n := newIdleNode(t, runtime, runtime)
-			want := "Not healthy: nothing has been answered since 00:00:00 UTC on 1 Jan (for 20 s): " +
-				"start or restart the runtime (connection refused)."
-			if wasUp {
+			want := "Not healthy: nothing has been answered since 00:00:00 UTC on 1 Jan (for 20 s): " + tt.advice
+			if tt.wasUp {
 				n.g.Start(t.Context())
 				n.pass(5 * time.Second)
-				want = "Degraded: nothing has been answered since 00:00:05 UTC on 1 Jan (for 20 s): " +
-					"start or restart the runtime (connection refused)."
+				want = "Degraded: nothing has been answered since 00:00:05 UTC on 1 Jan (for 20 s): " + tt.advice
 			}
-			n.Fail(plegtest.GetPods, plegtest.AnyPod, errors.New("connection refused"))
+			n.Fail(plegtest.GetPods, plegtest.AnyPod, tt.err)
 			n.g.Start(t.Context()) // a second Start changes nothing
 			n.pass(20 * time.Second)
 			if s := n.state(); s.Sentence != want || len(s.Notes) > 0 || s.AwaySince.IsZero() {
@@ -305,8 +313,8 @@ func TestBrokenExitStreamInWords(t *testing.T) {
 		n.pass(time.Second)
 		n.BreakExitStreams(errors.New("EOF"))
 		synctest.Wait()
-		const broken = "Degraded: the exit stream has not been connected since 00:00:01 UTC on 1 Jan (last attempt: EOF); " +
-			"exits are found as other changes are."
+		const broken = "Degraded: the exit stream has not been connected since at least 00:00:01 UTC on 1 Jan " +
+			"(last attempt: EOF); exits are found as other changes are."
 		if s := n.state(); s.Sentence != broken || s.Health.ExitStream.State != pleg.StreamBroken {
 			t.Error(s.Sentence)
 		}

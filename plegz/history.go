@@ -322,16 +322,18 @@ func (c *condition) addPast(trouble string) {
 	}
 }
 
-// describe stores the node's condition at the time now. Before the first list, the agent does not know
-// whether a problem is older than itself, so the condition also has what an earlier agent saw.
-// That the first list has just begun is not remembered as a problem.
-func (h *history) describe(c condition, now time.Time) {
-	unlisted := c.report.LastRelist.IsZero()
+// describe stores the node's present condition. Before the first list, the agent does not know whether a
+// problem is older than itself, so the condition also has what an earlier agent saw.
+func (h *history) describe(c condition) {
 	c.addPast(h.pastTrouble)
 	c.encoded = encoded(&c.health)
 	h.condition, h.conditionAt = c, h.next()
-	if !unlisted || now.Sub(h.began) >= samplePeriod {
-		h.addCondition(PastCondition{now, c.Condition})
+}
+
+// keepCondition adds the present condition to the past ones, except that the first list has just begun.
+func (h *history) keepCondition(now time.Time) {
+	if !h.condition.report.LastRelist.IsZero() || now.Sub(h.began) >= samplePeriod {
+		h.addCondition(PastCondition{now, h.condition.Condition})
 	}
 }
 

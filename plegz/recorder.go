@@ -71,8 +71,8 @@ func (r *recorder) beginLocked() {
 	}
 	r.history, r.epoch = newHistory(&r.options, now.UTC()), newEpoch()
 	// The first answer needs the present health and pods. The method record adds later changes.
-	r.describeLocked(r.generator.HealthReport())
-	r.observeLocked()
+	r.observeLocked(r.generator.HealthReport())
+	r.history.keepCondition(now.UTC())
 	// Subscribe here and not in the goroutine, so that a Stop after this request ends the
 	// subscription.
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with the recorder's goroutine
@@ -186,22 +186,25 @@ func (r *recorder) takeWitnesses(witnesses []exitWitness) {
 	r.history.witnesses = witnesses
 }
 
-// observe updates the history with the present pods, and wakes the streams.
+// observe updates the history with the present health and pods, and wakes the streams.
 func (r *recorder) observe() {
+	report := r.generator.HealthReport()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.observeLocked()
+	r.observeLocked(report)
 	r.announceLocked()
 }
 
-// observeLocked updates the history with the present pods. It may call the generator while it holds
-// mu, because the generator's loop never waits for mu.
-func (r *recorder) observeLocked() {
+// observeLocked updates the history with a health report and the present pods. It may call the generator
+// while it holds mu, because the generator's loop never waits for mu.
+func (r *recorder) observeLocked(report pleg.HealthReport) {
+	now, pods := r.clock.Now(), r.generator.Pods()
+	r.history.describe(newCondition(report, pods, now))
 	failing := make(map[types.UID]pleg.FailingPod)
 	for _, f := range r.history.condition.report.FailingPods {
 		failing[f.PodUID] = f
 	}
-	r.history.observe(r.generator.Pods(), r.cache.Get, failing, r.clock.Now().UTC())
+	r.history.observe(pods, r.cache.Get, failing, now.UTC())
 }
 
 // sample records the data that comes without events: health, metrics and pods. It gathers the
@@ -214,14 +217,9 @@ func (r *recorder) sample(calls *durations) {
 	defer r.mu.Unlock()
 	r.history.witnesses = witnesses
 	r.history.sample(s)
-	r.describeLocked(report)
-	r.observeLocked()
+	r.observeLocked(report)
+	r.history.keepCondition(s.Time)
 	r.announceLocked()
-}
-
-func (r *recorder) describeLocked(report pleg.HealthReport) {
-	now := r.clock.Now()
-	r.history.describe(newCondition(report, r.generator.Pods(), now), now.UTC())
 }
 
 // announceLocked wakes the waiting streams.

@@ -74,3 +74,24 @@ func TestRecordsWhileSomebodyLooks(t *testing.T) {
 		}
 	})
 }
+
+// The sentence is as new as the pods. When a stuck pod ends, neither shows it as stuck.
+func TestSentenceIsAsNewAsPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		uid := n.setPod("shop", "web", plegtest.Running("nginx"))
+		n.pass(2 * time.Second)
+		heal := n.Block(plegtest.GetPodStatus, uid)
+		n.get("/")
+		n.ExitContainer(uid, "nginx", 1, "Error")
+		n.pass(20*time.Second + 100*time.Millisecond)
+		if s := n.state(); s.Level != "warning" || s.Pods[0].State != "stuck" {
+			t.Fatalf("%s, %s", s.Sentence, s.Pods[0].State)
+		}
+		heal()
+		n.pass(300 * time.Millisecond)
+		if s := n.state(); s.Level != "ok" || s.Pods[0].State != "crashed" {
+			t.Errorf("%s, %s", s.Sentence, s.Pods[0].State)
+		}
+	})
+}
