@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	osexec "os/exec"
@@ -24,11 +25,10 @@ import (
 	"github.com/kubepleg/pleg/internal/e2e/testnode"
 )
 
-// The containers of TestAttribution, and how many processes each has.
-const (
-	attributedContainers = 40
-	attributedProcesses  = 25
-)
+var attributedContainers = flag.Int("attribution.containers", 40, "containers of TestAttribution, a multiple of four")
+
+// attributedProcesses is how many processes each container of TestAttribution has.
+const attributedProcesses = 25
 
 // attributed is a process whose container the test knows.
 type attributed struct {
@@ -39,9 +39,10 @@ type attributed struct {
 	victim    bool // true if the test kills the process during the look-ups
 }
 
-// A thousand processes are looked up at once, with 500 unknown containers. Half of the processes are
-// in containers that are younger than the newest list, and some are killed meanwhile. Each answer is
-// right or "not known", never wrong, and the lists per second are bounded.
+// A thousand processes, or those of -attribution.containers, are looked up at once, with 500 unknown
+// containers. Half of the processes are in containers that are younger than the newest list, and some
+// are killed meanwhile. Each answer is right or "not known", never wrong, and the lists per second are
+// bounded.
 func TestAttribution(t *testing.T) {
 	n := newBareNode(t)
 	runtime, err := cri.Connect(n.ctx, n.daemon.Endpoint(), cri.WithoutExitEvents())
@@ -59,10 +60,10 @@ func TestAttribution(t *testing.T) {
 	n.pleg.Start(n.ctx)
 	defer n.pleg.Stop()
 
-	pods := n.runAttributedPods("old", attributedContainers/2)
+	pods := n.runAttributedPods("old", *attributedContainers/2)
 	processes := n.runAttributed("old", pods)
 	n.must(n.pleg.Relist(n.ctx))
-	pods = append(pods[:attributedContainers/4], n.runAttributedPods("young", attributedContainers/4)...)
+	pods = append(pods[:*attributedContainers/4], n.runAttributedPods("young", *attributedContainers/4)...)
 	young := n.runAttributed("young", pods)
 	for _, p := range young {
 		if _, found := n.cache.ByContainerID(p.container); found {

@@ -67,7 +67,7 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 		"-display", "none", "-monitor", "none", "-nic", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", kernel, "-initrd", initrd, "-append", strings.Join([]string{
 			"console=" + m.console, "quiet", "panic=-1", "node.runtime=" + c.runtime, "node.tests=" + *tests,
-			"node.rounds=" + strconv.Itoa(r.Rounds), c.arguments}, " "))
+			"node.rounds=" + strconv.Itoa(r.Rounds), "node.long=" + strconv.FormatBool(*long), c.arguments}, " "))
 	cmd := exec.CommandContext(ctx, m.command[0], args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // Pdeathsig is sent when this thread ends

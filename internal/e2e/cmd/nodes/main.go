@@ -3,7 +3,7 @@
 // them runs systemd. The command prints a table of nodes and runtimes. It fails if a test failed
 // twice, or was skipped without a known reason.
 //
-//	go run ./cmd/nodes [-short NODE] [-rounds N] [-write FILE] [NODE[/RUNTIME]...]
+//	go run ./cmd/nodes [-short NODE] [-rounds N] [-long] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw
 //
 // It needs root and Debian's apt-get. CRI-O needs the folder that PLEG_CRIO names. Without KVM, the
@@ -30,6 +30,7 @@ var (
 	short  = flag.String("short", "", "a node to run one quick test on, in containerd 2.4, and nothing else")
 	tests  = flag.String("run", ".", "the tests to run, as for go test; without spaces")
 	rounds = flag.Int("rounds", 0, "rounds of the test of exits while the runtime is away; 0: as each cell has them")
+	long   = flag.Bool("long", false, "that test also with outages of 20 seconds")
 	limit  = flag.Duration("timeout", 3*time.Hour, "how long a node may take with a runtime")
 	file   = flag.String("write", "", "a file of results to add to, such as docs/bench/nodes.json")
 	draw   = flag.Bool("draw", false, "run nothing; write the table of docs/bench/nodes.json into docs/RUNTIMES.md")
