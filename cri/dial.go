@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/kubepleg/pleg/internal/healthreport"
 )
 
 // The delay between attempts to reach a runtime that is down. gRPC varies each delay by a fifth.
@@ -172,7 +174,7 @@ func (r *Runtime) explain(err error) error {
 		return err
 	}
 	if strings.Contains(err.Error(), "error reading server preface") {
-		return fmt.Errorf("the runtime accepts connections, and has not answered yet: %w", err)
+		return fmt.Errorf("%s: %w", healthreport.Accepts, err)
 	}
 	return fmt.Errorf("the runtime has not answered yet: %w", err)
 }

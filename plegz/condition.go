@@ -2,7 +2,6 @@ package plegz
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -92,8 +91,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	case len(notes) > 0:
 		c.Level, c.Sentence, c.Notes = LevelWarning, "Degraded: "+notes[0], notes[1:]
 	default:
-		c.Sentence = fmt.Sprintf("Healthy: %s, the last relist began %s ago, the event stream is %s.",
-			plural(r.Pods, "pod"), roughly(now.Sub(r.LastRelist)), r.Stream.State)
+		c.Sentence = fmt.Sprintf("Healthy: %s, the event stream is %s.", plural(r.Pods, "pod"), r.Stream.State)
 	}
 	if since, is := unanswered(&r, stuck); is {
 		c.away = since
@@ -164,15 +162,19 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 		return append(all, exitTroubles(r, now)...)
 	}
 	if isSilent(r, now) {
-		since := listsSince(r, r.RelistFailingSince, r.RelistFailingSince, now)
-		if last := r.LastAnswer; !last.IsZero() {
-			since = forLong(last, last, now)
+		last, advice := cmp.Or(r.LastAnswer, r.RelistFailingSince), ""
+		since := forLong(last, last, now)
+		if r.LastAnswer.IsZero() {
+			since = listsSince(r, last, last, now)
 		}
-		advice := "start or restart the runtime"
-		if strings.Contains(r.RelistError, context.DeadlineExceeded.Error()) { // it listens
-			advice = "restart the runtime"
+		switch {
+		case now.Sub(last) <= healthreport.SlowCall: // an agent that has just started waits
+		case strings.Contains(r.RelistError, healthreport.Accepts):
+			advice = ": restart the runtime"
+		default:
+			advice = ": start or restart the runtime"
 		}
-		say("nothing has been answered since %s: %s (%s).", since, advice, printable.Text(rounded(r.RelistError)))
+		say("nothing has been answered since %s%s (%s).", since, advice, printable.Text(rounded(r.RelistError)))
 		return append(all, exitTroubles(r, now)...)
 	}
 	listIsStuck := healthreport.ListIsStuck(r, now)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/plegtest"
 	"github.com/kubepleg/pleg/plegz"
 )
@@ -34,7 +35,7 @@ func TestSentence(t *testing.T) {
 				t.Errorf("%s: %s\nwant %s: %s", s.Level, s.Sentence, level, sentence)
 			}
 		}
-		expect("ok", "Healthy: 3 pods, the last relist began ")
+		expect("ok", "Healthy: 3 pods, the event stream is connected.")
 		fail := n.Fail(plegtest.GetPodStatus, b, errors.New("no such task"))
 		n.ExitContainer(b, "b", 1, "Error")
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
@@ -177,8 +178,7 @@ func TestSilentRuntime(t *testing.T) {
 	}{
 		{false, errors.New("connection refused"), "start or restart the runtime (connection refused)."},
 		{true, errors.New("connection refused"), "start or restart the runtime (connection refused)."},
-		{false, fmt.Errorf("no answer yet: %w", context.DeadlineExceeded),
-			"restart the runtime (no answer yet: context deadline exceeded)."},
+		{false, errors.New(healthreport.Accepts), "restart the runtime (" + healthreport.Accepts + ")."},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			runtime := plegtest.NewRuntime()

@@ -26,6 +26,9 @@ func Trouble[T any](past []T, isOK func(T) bool) []T {
 	return past[first:]
 }
 
+// Accepts is what package cri says in the error of a call if the runtime listens, and has never answered.
+const Accepts = "the runtime accepts connections, and has not answered yet"
+
 // SlowCall is the time after which an unanswered list is reported as stuck.
 const SlowCall = 10 * time.Second
 
