@@ -19,8 +19,9 @@ import (
 //
 // Get and Lookup find a pod by its UID. ByContainerID, ByName and ByIP find pods by container ID,
 // name or address. All five return the cached state, however old it is, and never block. Their time
-// does not depend on the number of pods. GetNewerThan and LookupNewerThan wait for state that was
-// observed after a given time. Statuses are never nil, are shared, and must not be modified.
+// depends only on how many pods have the name, the address, or the first 12 characters of the ID.
+// GetNewerThan and LookupNewerThan wait for state that was observed after a given time. Statuses are
+// never nil, are shared, and must not be modified.
 //
 // ByContainerID, ByName and ByIP also find pods and containers that are listed but not inspected.
 // Of these, the result contains only the name, image, state and labels. For one minute of the

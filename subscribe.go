@@ -59,8 +59,8 @@ type Handler struct {
 	// or without containers. The cache holds the pod's status, or the error of its inspection. initial is true if
 	// the pod existed when Handle was called, or in the first full list.
 	OnPodAdded func(pod *Pod, initial bool)
-	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when the
-	// pod's addresses have changed.
+	// OnPodChanged is called when a sandbox of a pod was added, has ended or is gone, or when an
+	// inspection shows other addresses of the pod. A change of addresses alone causes no inspection.
 	OnPodChanged func(*Pod)
 	// OnPodRemoved is called once for each OnPodAdded, with the pod as it was last listed. If a pod is
 	// removed and comes back before its removal is handled, perhaps only the functions for its containers

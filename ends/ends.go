@@ -86,8 +86,11 @@ func (e End) String() string {
 }
 
 // Follow calls report with each end of a container, even of one that never ran, until ctx ends or
-// the generator stops. If the runtime is away at first, Follow waits for the first list. It returns
-// as [pleg.GenericPLEG.Handle] does, after the last call of report.
+// the generator stops. A container that comes and goes during one inspection may have no end: see
+// [pleg.Handler]. It returns as [pleg.GenericPLEG.Handle] does, after the last call of report.
+//
+// If the runtime is away at first, ends wait for the first list, except those that an earlier Follow left
+// open: these wait for three seconds at most, and then have the code and reason of that time.
 //
 // The ends include those from before Follow, if the runtime still has the container: see FinishedAt.
 // They include containers that an earlier Follow on the same folder knew, and that are gone.
@@ -114,8 +117,7 @@ func (e End) String() string {
 // of each end, to the logger in ctx.
 //
 // The program may be killed at any moment. If it is killed in report, or before the acknowledgement is
-// written, the next Follow reports that end again, and no other. It waits for the
-// generator's first inspections before, for three seconds at most. If the folder cannot be written,
+// written, the next Follow reports that end again, and no other. If the folder cannot be written,
 // Follow logs that, tries again every few seconds, and goes on with its reports. The next Follow then
 // repeats the reports whose acknowledgement was never written. Of containers that were never written,
 // it reports those that the runtime still has.

@@ -27,10 +27,10 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem, when the problem began, and what to do. If several pods have
+	// Sentence describes the worst problem and, as far as known, when the problem began and what to do.
+	// A pause of the runtime of two seconds is a problem; advice comes after ten. If several pods have
 	// the problem, it names one and counts the others, which are in the report. It contains ages,
-	// and the advice may come later, so publish it again from time to time. Texts from the runtime are
-	// escaped, and long texts are cut.
+	// so publish it again from time to time. Texts from the runtime are escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
 	// Notes describes the other problems, in one sentence each. It starts with a lower-case letter.
 	Notes []string `json:"notes,omitempty"`

@@ -199,6 +199,22 @@ func TestSilentRuntime(t *testing.T) {
 	}
 }
 
+// A name or a text of the runtime that looks like a duration stays as it is.
+func TestNamesLikeDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		uid := n.setPod("shop", "cron-1m30s", plegtest.Running("3s"))
+		n.pass(time.Second)
+		n.Fail(plegtest.GetPodStatus, uid, errors.New("ContainerStatus of container 3s took 90s"))
+		n.ExitContainer(uid, "3s", 1, "Error")
+		n.pass(5 * time.Second)
+		if s := n.state(); !strings.HasPrefix(s.Sentence, "Degraded: the inspection of pod shop/cron-1m30s has failed ") ||
+			!strings.HasSuffix(s.Sentence, ": ContainerStatus of container 3s took 90s.") {
+			t.Error(s.Sentence)
+		}
+	})
+}
+
 // unanswered is a runtime that has never answered.
 type unanswered struct{ *plegtest.Runtime }
 

@@ -1,6 +1,7 @@
 package plegz_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -196,7 +197,8 @@ func TestPodStates(t *testing.T) {
 			{"done", "completed", []*pleg.Container{plegtest.Running("done")}, exited("done", 0)},
 			{"forgotten", "unknown", []*pleg.Container{plegtest.Running("forgotten"), plegtest.Running("known")}, func() {
 				exited := func(id string, unknown bool) *pleg.Status {
-					return &pleg.Status{ID: plegtest.Running(id).ID, Name: id, State: pleg.ContainerStateExited, EndUnknown: unknown}
+					return &pleg.Status{ID: plegtest.Running(id).ID, Name: id, State: pleg.ContainerStateExited, EndUnknown: unknown,
+						FinishedAt: time.Now()}
 				}
 				n.SetStatus("shop/forgotten", &pleg.PodStatus{ID: "shop/forgotten",
 					ContainerStatuses: []*pleg.Status{exited("forgotten", true), exited("known", false)}})
@@ -205,6 +207,16 @@ func TestPodStates(t *testing.T) {
 			}},
 			{"crash", "crashed", []*pleg.Container{plegtest.Running("crash"), plegtest.Running("beside")}, exited("crash", 1)},
 			{"init", "running", []*pleg.Container{plegtest.Running("main"), plegtest.Running("init")}, exited("init", 0)},
+			{"late", "completed", []*pleg.Container{plegtest.Running("late")}, func() {
+				exited("late", 0)()
+				n.pass(5 * time.Second)
+				n.Fail(plegtest.GetPodStatus, "shop/late", errors.New("the runtime is away"))
+				n.g.RequestReinspect("shop/late")
+			}},
+			{"fails", "failing", []*pleg.Container{plegtest.Running("fails")}, func() {
+				n.Fail(plegtest.GetPodStatus, "shop/fails", errors.New("the runtime is away"))
+				n.g.RequestReinspect("shop/fails")
+			}},
 			{"stop", "stopped", []*pleg.Container{plegtest.Running("stop")}, func() {
 				n.ExitContainer("shop/stop", "stop", 1, "")
 				n.SetSandbox("shop/stop", "shop/stop-sandbox", pleg.ContainerStateExited)
@@ -222,7 +234,8 @@ func TestPodStates(t *testing.T) {
 				t.Errorf("%s: want %s in %+v", tt.name, tt.want, pods)
 			}
 		}
-		n.expectLines("shop/forgotten +unknown +forgotten +forgotten +exited, code unknown +0 .*")
+		n.expectLines("shop/forgotten +unknown +forgotten +forgotten +exited, code unknown +0 +at least [0-9.]+ s .*",
+			"shop/late +completed +late +late +exited, exit 0 .*")
 	})
 }
 

@@ -12,7 +12,7 @@ type podState string
 
 const (
 	podStuck     podState = "stuck"     // an inspection of the pod does not return
-	podFailing   podState = "failing"   // the last inspection of the pod failed
+	podFailing   podState = "failing"   // the last inspection failed, and the pod is neither crashed nor completed
 	podCrashed   podState = "crashed"   // a container exited with an error and was not restarted
 	podStarting  podState = "starting"  // no container runs yet
 	podRunning   podState = "running"   // at least one container runs
@@ -192,13 +192,14 @@ func (p *pod) summarize() {
 			crashed++
 		}
 	}
+	completed := present > 0 && succeeded == present
 	ready := len(p.Sandboxes) == 0 || p.Sandboxes[0].State != pleg.ContainerStateExited
 	switch {
 	case p.Gone > 0:
 		p.State = podRemoved
 	case !p.StuckSince.IsZero():
 		p.State = podStuck
-	case p.Error != "":
+	case p.Error != "" && crashed == 0 && !completed:
 		p.State = podFailing
 	case !ready:
 		p.State = podStopped
@@ -206,7 +207,7 @@ func (p *pod) summarize() {
 		p.State = podCrashed
 	case running > 0:
 		p.State = podRunning
-	case present > 0 && succeeded == present:
+	case completed:
 		p.State = podCompleted
 	case present > 0 && succeeded+unknown == present:
 		p.State = podUnknown

@@ -149,12 +149,18 @@ func lifeText(l *life) string {
 	return text
 }
 
-// inState returns how long a container has been in its state.
+// inState returns how long a container has been in its state. If the runtime has forgotten an end, it
+// dates the end too late.
 func (a *answer) inState(l *life) string {
 	for _, t := range []time.Time{l.RemovedAt, l.FinishedAt, l.StartedAt, l.CreatedAt} {
-		if !t.IsZero() {
-			return roughly(a.Time.Sub(t))
+		if t.IsZero() {
+			continue
 		}
+		text := roughly(a.Time.Sub(t))
+		if l.State == pleg.ContainerStateExited && l.ExitCode == nil {
+			text = "at least " + text
+		}
+		return text
 	}
 	return "-"
 }

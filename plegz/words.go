@@ -65,15 +65,18 @@ func roughly(d time.Duration) string {
 // sentenceCase capitalizes the first letter of a note. A note begins with an ASCII letter.
 func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
 
-var goDuration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
+// ownDuration matches the durations in the generator's texts with the words before them. A name or a
+// text of the runtime may look like a duration too.
+var ownDuration = regexp.MustCompile(
+	`\b(?:active|threshold is|longer than|failed|running for|unanswered for|within) (?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?s\b`)
 
-// rounded finds the Go durations in a text. It formats durations of a second or more with the
-// function roughly.
+// rounded formats the generator's durations in a text with the function roughly, from a second on.
 func rounded(text string) string {
-	return goDuration.ReplaceAllStringFunc(text, func(d string) string {
-		if parsed, err := time.ParseDuration(d); err == nil && parsed >= time.Second {
-			return roughly(parsed)
+	return ownDuration.ReplaceAllStringFunc(text, func(match string) string {
+		i := strings.LastIndexByte(match, ' ') + 1
+		if parsed, err := time.ParseDuration(match[i:]); err == nil && parsed >= time.Second {
+			return match[:i] + roughly(parsed)
 		}
-		return d
+		return match
 	})
 }

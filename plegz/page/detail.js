@@ -60,14 +60,14 @@ const isPlain = (id) => /^[\w.-]+$/.test(id);
 function containerDetail(c, at) {
   return [element('h3', {}, 'Container ', element('bdi', {}, P.printable(c.name || ''))), detailRows([
     ['State', P.stateText(c), c.exitCode], ['Message', c.message], ['Restarts', c.restartCount], ['Created', at(c.created)], ['Started', at(c.started)],
-    ['Finished', at(c.finished)], ['Ran for', c.started && c.finished ? P.duration(c.finished - c.started) : ''], ['Removed', at(c.removed)],
+    [P.isForgotten(c) ? 'Finished before' : 'Finished', at(c.finished)], ['Ran for', P.ranFor(c)], ['Removed', at(c.removed)],
     ['Image', c.image], ['ID', c.id]]),
   c.state !== 'removed' && isPlain(c.id) && commands([crictl() + 'inspect ' + c.id, crictl() + 'logs --tail 50 ' + c.id]) || ''];
 }
 
 // lifeRow is an earlier life of a container, in one line.
 function lifeRow(c) {
-  const ran = c.started && c.finished ? ', ran for ' + P.duration(c.finished - c.started) : '';
+  const ran = P.ranFor(c) && ', ran for ' + P.ranFor(c);
   return [P.instant(c.started || c.created).slice(11, 19), (c.restartCount ? 'restart ' + c.restartCount + ': ' : '') + P.stateText(c) + ran, c.exitCode];
 }
 

@@ -302,11 +302,16 @@ const PLEGZ = (() => {
     return c.state === 'created' ? 'created' : restart;
   }
 
+  // isForgotten reports whether the runtime has forgotten an end. It dates such an end too late.
+  const isForgotten = (c) => c.state === 'exited' && c.exitCode === undefined;
+
+  const ranFor = (c) => (c.started && c.finished && !isForgotten(c) ? duration(c.finished - c.started) : '');
+
   function lifeTitle(c) {
     const lines = [printable(c.name || 'sandbox') + ' ' + printable(c.id.slice(0, 12)) + ': ' + stateText(c)];
     if (c.restartCount) lines.push('restart ' + c.restartCount);
     if (c.started) lines.push('started ' + clock(c.started));
-    if (c.finished) lines.push('finished ' + clock(c.finished) + (c.started ? ', ran for ' + duration(c.finished - c.started) : ''));
+    if (c.finished) lines.push('finished ' + (isForgotten(c) ? 'before ' : '') + clock(c.finished) + (ranFor(c) && ', ran for ' + ranFor(c)));
     if (c.removed) lines.push('removed ' + clock(c.removed));
     return lines.join('\n');
   }
