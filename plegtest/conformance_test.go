@@ -448,6 +448,10 @@ func TestTestRuntimeFinds(t *testing.T) {
 		{"sandbox statuses oldest first", editStatus(func(s *pleg.PodStatus) {
 			slices.Reverse(s.SandboxStatuses)
 		}), "", "expected the sandbox statuses newest first"},
+		{"no address", editStatus(func(s *pleg.PodStatus) {
+			s.SandboxStatuses[0].State = runtimeapi.PodSandboxState_SANDBOX_READY
+			s.SandboxStatuses[0].Network = &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"}
+		}), "", "expected the newest sandbox's address 10.0.0.1 in IPs, saw []"},
 		{"a missing sandbox status", editStatus(func(s *pleg.PodStatus) {
 			s.SandboxStatuses = s.SandboxStatuses[1:]
 		}), "", "expected a status for each of the 2 listed sandboxes, or none, saw 1"},

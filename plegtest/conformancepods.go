@@ -357,6 +357,14 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 		}
 		before = s
 	}
+	if len(status.SandboxStatuses) > 0 {
+		newest := status.SandboxStatuses[0]
+		ip := newest.GetNetwork().GetIp()
+		if ip != "" && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !slices.Contains(status.IPs, ip) {
+			t.problem(call, "the newest sandbox's address "+ip+" in IPs", fmt.Sprintf("%q", status.IPs),
+				"PodCache.ByIP would not find the pod")
+		}
+	}
 	if n := len(status.SandboxStatuses); n > 0 && n < len(pod.Sandboxes) {
 		t.problem(call, fmt.Sprintf("a status for each of the %d listed sandboxes, or none", len(pod.Sandboxes)),
 			fmt.Sprint(len(status.SandboxStatuses)),
