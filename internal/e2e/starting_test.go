@@ -20,7 +20,7 @@ func TestExitsWhileTheRuntimeStarts(t *testing.T) {
 	before := n.newWatcher(true)
 	pod := n.runPod("starting")
 	all := n.runMortals(pod, 1, 10)[0]
-	before.hasAll(pod, all, func(m *mortal, s *pleg.Status) bool { return s.State == pleg.ContainerStateRunning })
+	before.hasAll(pod, all, func(_ *mortal, s *pleg.Status) bool { return s.State == pleg.ContainerStateRunning })
 	n.must(n.daemon.Kill())
 	var joined sync.WaitGroup
 	joined.Go(func() { n.endAll(all, 1500*time.Millisecond) })
