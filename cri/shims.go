@@ -85,10 +85,11 @@ type shimWatch struct {
 	wake    chan struct{}  // contains a token if step should be called
 	readers sync.WaitGroup // the goroutines that read answers
 
-	// The fields away, wasAway and held are used only in the goroutine of run.
+	// The fields away, wasAway, held and scanned are used only in the goroutine of run.
 	away    time.Time // time of the last step in an outage, or of the first step after the outage
 	wasAway bool      // true if containerd was away in the last step
 	held    int       // the number of outages whose calls to the shims have ended
+	scanned time.Time // time of the last scan; a shim that refuses is asked at each
 
 	mu     sync.Mutex
 	stream streamState // the state of containerd's own stream; guarded by mu, as all fields below
@@ -202,10 +203,14 @@ func (s *shimWatch) step(now time.Time) (next time.Duration) {
 		s.hangUp()
 		return 0
 	}
+	if early := shimPeriod - now.Sub(s.scanned); early > 0 {
+		return early
+	}
 	dir, _ := s.runtime.bundles()
 	if dir == "" {
 		return shimPeriod
 	}
+	s.scanned = now
 	s.connect()
 	s.scan(dir, now)
 	return shimPeriod

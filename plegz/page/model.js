@@ -450,6 +450,6 @@ const PLEGZ = (() => {
 
   return {
     WINDOWS, LONGEST_FIT, MARKS, newModel, apply, printable, list, counts, fit, split, laneHeight, layout, visible, place, bars,
-    troubled, ticks, clock, instant, duration, plot, fold, lineText, eventText, eventMark, stateText, time,
+    troubled, ticks, clock, instant, duration, plot, fold, lineText, eventText, eventMark, stateText, isForgotten, ranFor, time,
   };
 })();
