@@ -2,6 +2,7 @@ package pleg_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -119,7 +120,7 @@ func ExamplePodCache_LookupNewerThan() {
 	// running <nil>
 }
 
-// The error of Healthy names the stuck call.
+// The error of Healthy says what is wrong. It wraps the error of the last list.
 func ExampleGenericPLEG_Healthy() {
 	runtime := plegtest.NewRuntime()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -128,14 +129,16 @@ func ExampleGenericPLEG_Healthy() {
 	_ = generator.Relist(context.Background())
 	fmt.Println(generator.Healthy())
 
-	runtime.Fail(plegtest.GetPods, plegtest.AnyPod, fmt.Errorf("connection refused"))
+	away := errors.New("connection refused")
+	runtime.Fail(plegtest.GetPods, plegtest.AnyPod, away)
 	now.Step(3*time.Minute + 5*time.Second)
 	_ = generator.Relist(context.Background())
-	fmt.Println(generator.Healthy())
+	healthy, err := generator.Healthy() // "pleg was last seen active 3m5s ago; threshold is 3m0s: …: connection refused"
+	fmt.Println(healthy, errors.Is(err, away))
 	// Output:
 	// false pleg has yet to be successful: the generator is not running
 	// true <nil>
-	// false pleg was last seen active 3m5s ago; threshold is 3m0s: the last list failed 0s ago: connection refused
+	// false true
 }
 
 // ByContainerID finds the pod of a container. Security and observability agents know a container

@@ -173,7 +173,7 @@ func (r *Runtime) explain(err error) error {
 	if r.conn == nil || r.version.Load() != nil || status.Code(err) != codes.Unavailable {
 		return err
 	}
-	if strings.Contains(err.Error(), "error reading server preface") {
+	if strings.Contains(err.Error(), " preface") {
 		return fmt.Errorf("%s: %w", healthreport.Accepts, err)
 	}
 	return fmt.Errorf("the runtime has not answered yet: %w", err)
