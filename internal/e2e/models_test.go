@@ -427,7 +427,7 @@ func realStage(t *testing.T, shuffled bool) *stage {
 	s := newStage(n.client, shuffled)
 	s.killer = func(id string) (func() error, error) {
 		pid, err := n.client.Pid(n.ctx, id)
-		return func() error { return unix.Kill(pid, unix.SIGKILL) }, err
+		return (&mortal{pid: pid, signal: unix.SIGKILL}).end, err // it also waits until the shim has seen the end
 	}
 	s.whileDown = func(do func() error) error {
 		if err := errors.Join(n.daemon.Kill(), do(), n.daemon.Restart(n.ctx)); err != nil {
