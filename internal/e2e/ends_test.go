@@ -242,13 +242,8 @@ func TestEndsOverRestarts(t *testing.T) {
 		e.must(e.daemon.Kill())
 		e.must(e.daemon.Restart(e.ctx))
 	}
-	e.eventually("an answer of the runtime", func() string { // the connection may still wait before it tries again
-		if _, err := e.client.ListContainers(e.ctx, &runtimeapi.ListContainersRequest{}); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	for m := range e.gone { // the runtime may have been away at the first attempt
+	e.must(e.client.WaitReady(e.ctx)) // the connection may still wait before it tries again
+	for m := range e.gone {           // the runtime may have been away at the first attempt
 		_ = e.client.Remove(e.ctx, m.id)
 	}
 	for _, m := range e.all {

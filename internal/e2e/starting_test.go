@@ -27,12 +27,7 @@ func TestExitsWhileTheRuntimeStarts(t *testing.T) {
 	err := n.daemon.Restart(n.ctx)
 	joined.Wait()
 	n.must(err)
-	n.eventually("an answer of the runtime", func() string { // the connection may wait before it tries again
-		if _, err := n.client.Version(n.ctx, &runtimeapi.VersionRequest{}); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	n.must(n.client.WaitReady(n.ctx)) // the connection may wait before it tries again
 	hasEnded := func(m *mortal, s *pleg.Status) bool {
 		return s.State == pleg.ContainerStateExited && s.ExitCode == m.code && s.Reason != "Unknown"
 	}
