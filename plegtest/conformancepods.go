@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -360,7 +361,7 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	if len(status.SandboxStatuses) > 0 {
 		newest := status.SandboxStatuses[0]
 		ip := newest.GetNetwork().GetIp()
-		if ip != "" && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !slices.Contains(status.IPs, ip) {
+		if net.ParseIP(ip) != nil && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !slices.Contains(status.IPs, ip) {
 			t.problem(call, "the newest sandbox's address "+ip+" in IPs", fmt.Sprintf("%q", status.IPs),
 				"PodCache.ByIP would not find the pod")
 		}
