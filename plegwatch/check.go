@@ -250,10 +250,12 @@ func onlyMissing(err error) bool {
 
 func unknown(text string) verdict { return verdict{exitUnknown, fit(text)} }
 
-// refusal returns why nothing listens at the runtime's socket, in a few words. It returns "" for
-// another error.
+// refusal returns why no process listens at the runtime's socket, in a few words. It returns "" for
+// another error, such as an error of the runtime about its own files.
 func refusal(text string) string {
 	switch {
+	case !strings.Contains(text, "Error while dialing"): // gRPC's text
+		return ""
 	case strings.Contains(text, "connection refused"):
 		return "connection refused"
 	case strings.Contains(text, "no such file or directory"):
@@ -263,8 +265,8 @@ func refusal(text string) string {
 	}
 }
 
-// ending returns the last parts of an error that is too long for a verdict, at most the given number of
-// bytes and "... ". The last part contains the cause.
+// ending shortens an error to about the given number of bytes. It keeps the last parts, because the last
+// part contains the cause.
 func ending(text string, most int) string {
 	text = strings.TrimRight(text, `"\ `)
 	if len(text) <= most {

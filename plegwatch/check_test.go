@@ -119,10 +119,13 @@ func TestCheckAgent(t *testing.T) {
 		Object: "container shop/innocent/db (9c84…)", ObjectID: "9c84", Since: ago(-time.Hour)}) // has just begun
 	refused := failing
 	refused.LastAnswer = ago(2 * time.Hour)
-	refused.RelistError = `rpc error: desc = "error while dialing: dial unix /run/c.sock: connect: connection refused"`
+	const dialing = `connection error: desc = "transport: Error while dialing: dial unix /run/c.sock: connect: `
+	refused.RelistError = dialing + `connection refused"`
 	lateRefused := pleg.HealthReport{Reason: long, RelistError: refused.RelistError, RelistFailingSince: ago(time.Hour)}
 	missing := lateRefused
-	missing.RelistError = "dial unix /run/c.sock: connect: no such file or directory"
+	missing.RelistError = dialing + `no such file or directory"`
+	torn := failing // the runtime answers, with an error of its own
+	torn.RelistError = "rpc error: code = Unknown desc = stat merged: no such file or directory"
 	withPods := func(h pleg.HealthReport, pods ...pleg.FailingPod) agentReport {
 		r := agentReport{Condition: plegz.Condition{Level: plegz.LevelWarning}, HealthReport: h}
 		r.FailingPods = slices.Grow(r.FailingPods, len(pods))[:len(pods)]
@@ -167,6 +170,7 @@ func TestCheckAgent(t *testing.T) {
 		{healthz(withPods(refused)), 1, "PLEG is not healthy: no answer (connection refused) " + since(2*time.Hour)},
 		{healthz(withPods(lateRefused)), 1, "PLEG is not healthy: no answer (connection refused) since at least " +
 			ago(time.Hour).UTC().Format("15:04:05 UTC")},
+		{healthz(withPods(torn)), 1, "; ... no such file or directory"},
 		{healthz(withPods(missing)), 1, "PLEG is not healthy: no answer (no socket) since at least "},
 		{healthz(withPods(pleg.HealthReport{Reason: long})), 1, "PLEG is not healthy: länger"},
 		{func(w http.ResponseWriter, _ *http.Request) { // as plegz.Healthz writes it
