@@ -191,7 +191,11 @@ func TestSilentRuntime(t *testing.T) {
 			}
 			n.Fail(plegtest.GetPods, plegtest.AnyPod, tt.err)
 			n.g.Start(t.Context()) // a second Start changes nothing
-			n.pass(20 * time.Second)
+			n.pass(5 * time.Second)
+			if s := n.state(); strings.Contains(s.Sentence, "start the runtime") {
+				t.Errorf("advice after 5 s: %s", s.Sentence)
+			}
+			n.pass(15 * time.Second)
 			if s := n.state(); s.Sentence != want || len(s.Notes) > 0 || s.AwaySince.IsZero() {
 				t.Errorf("%s, notes %q, away since %v, want %s", s.Sentence, s.Notes, s.AwaySince, want)
 			}

@@ -95,6 +95,10 @@ func TestRule13OneBadPodAlone(t *testing.T) {
 				if want := 100 * 60 / 30; others > 0 && (canaries < want/2 || canaries > want+10) {
 					t.Errorf("%d canaries in 100 minutes", canaries)
 				}
+				n.g.Stop()
+				if p := n.g.HealthReport().FailingPods; len(p) != 1 || p[0].StuckSince.IsZero() {
+					t.Errorf("after Stop: %+v", p)
+				}
 				heal()
 			})
 		}
