@@ -332,7 +332,7 @@ func (g *GenericPLEG) Pod(uid types.UID) (pod *Pod) {
 	return pod
 }
 
-// HealthReport returns the health and its details, after Stop those of then. It has no side effects and never blocks.
+// HealthReport returns the health, without side effects or blocking. After Stop, it still contains the stuck pods.
 func (g *GenericPLEG) HealthReport() HealthReport {
 	h := g.diagnosis()
 	if err := h.unhealthy(); err != nil {

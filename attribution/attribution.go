@@ -56,7 +56,7 @@ var (
 	ErrOwnContainer = errors.New("may be in this program's own container")
 	// ErrUnknownContainer means that the cache does not have the container, and a list did not show it.
 	// The list may have been that of the pod whose UID the cgroup names. It began after the look-up, or
-	// less than ten seconds before. Of a container that is still being created, a later look-up may find the pod.
+	// less than ten seconds before. For a container that is still being created, a later look-up may succeed.
 	ErrUnknownContainer = errors.New("unknown container")
 	// ErrNotSearched means that the cache does not have the container, and that no list shows whether
 	// the runtime has it. The error wraps the cause: too many searches are under way, the runtime has

@@ -77,9 +77,10 @@
 //	events      /tasks/exit of containerd's own stream of events, on the same socket (1.6 and
 //	            later, k3s too).
 //	exit_files  the files that CRI-O's conmon writes into container_exits_dir
-//	            ([WithExitsDir]), and first those that CRI-O has not handled. This
-//	            process must be able to read them. The files of virtual machines
-//	            have no code and are only hints.
+//	            ([WithExitsDir]). They include files from before the watch, because
+//	            CRI-O removes a file when it has handled the exit. This process must
+//	            be able to read them. The files of virtual machines contain no code
+//	            and are only hints.
 //	shim        containerd's shims, one process for each pod. A shim outlives containerd and
 //	            serves its task API on a socket. The containers are found by their bundles in
 //	            containerd's state directory, also right after the start of this process: see

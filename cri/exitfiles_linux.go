@@ -34,8 +34,9 @@ const exitFileEvents = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_S
 // maxExitFileBytes is the size limit of an exit file, whose content is a number of a few digits.
 const maxExitFileBytes = 32
 
-// watchExitFiles reports exits from the files that appear in the exits directory, and first from those
-// that are there. CRI-O has not handled these: it is away, or it missed the exits while it started.
+// watchExitFiles reports exits from the files in the exits directory: first from the existing files, then
+// from each new file. If a file exists, CRI-O has not handled the exit: it is not running, or it missed the
+// exit while it was starting.
 func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe func(pleg.ContainerExit)) error {
 	dir := r.opts.exitsDir
 	watch, files, err := openExitsDir(dir)
@@ -83,8 +84,8 @@ func (r *Runtime) watchExitFiles(ctx context.Context, connected func(), observe 
 	}
 }
 
-// openExitsDir returns a file from which the events of the exits directory can be read, and the
-// files that are there when the events begin.
+// openExitsDir returns a file from which the events of the exits directory can be read. It also returns
+// the existing files.
 func openExitsDir(dir string) (watch *os.File, files []os.DirEntry, err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

@@ -89,7 +89,7 @@ type shimWatch struct {
 	away    time.Time // time of the last step in an outage, or of the first step after the outage
 	wasAway bool      // true if containerd was away in the last step
 	held    int       // the number of outages whose calls to the shims have ended
-	scanned time.Time // time of the last scan; a shim that refuses is asked at each
+	scanned time.Time // time of the last scan; each scan asks again the shims that refused
 
 	mu     sync.Mutex
 	stream streamState // the state of containerd's own stream; guarded by mu, as all fields below

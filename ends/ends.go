@@ -85,12 +85,14 @@ func (e End) String() string {
 	return fmt.Sprintf("%s/%s %s (%.12s) %s", e.Namespace, e.Pod, e.Container, e.ContainerID, how)
 }
 
-// Follow calls report with each end of a container, even of one that never ran, until ctx ends or
-// the generator stops. A container that comes and goes during one inspection may have no end: see
-// [pleg.Handler]. It returns as [pleg.GenericPLEG.Handle] does, after the last call of report.
+// Follow calls report for the end of each container, until ctx ends or the generator stops. This includes
+// containers that were created but never ran. A container that appears and disappears during a single
+// inspection may be missed: see [pleg.Handler]. Follow returns as [pleg.GenericPLEG.Handle] does, after
+// the last call of report.
 //
-// If the runtime is away at first, ends wait for the first list, except those that an earlier Follow left
-// open: these wait for three seconds at most, and then have the code and reason of that time.
+// If the runtime is away at first, Follow reports no new end before the first list succeeds. An end that
+// an earlier Follow did not finish is reported after three seconds at most, with the code and reason that
+// are known by then.
 //
 // The ends include those from before Follow, if the runtime still has the container: see FinishedAt.
 // They include containers that an earlier Follow on the same folder knew, and that are gone.

@@ -27,10 +27,10 @@ const (
 // show it.
 type Condition struct {
 	Level Level `json:"level"`
-	// Sentence describes the worst problem and, as far as known, when the problem began and what to do.
-	// A pause of the runtime of two seconds is a problem; advice comes after ten. If several pods have
-	// the problem, it names one and counts the others, which are in the report. It contains ages,
-	// so publish it again from time to time. Texts from the runtime are escaped, and long texts are cut.
+	// Sentence describes the worst problem and, if known, when the problem began and what to do. Advice
+	// is added when the problem has lasted for ten seconds. If several pods have the problem, Sentence
+	// names one and counts the others, which are in the report. It contains ages, so publish it again
+	// from time to time. Texts from the runtime are escaped, and long texts are cut.
 	Sentence string `json:"sentence"`
 	// Notes describes the other problems, in one sentence each. It starts with a lower-case letter.
 	Notes []string `json:"notes,omitempty"`
@@ -226,8 +226,8 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	return all
 }
 
-// brokenSince describes since when a stream is broken, and why. Before the first event, nobody knows
-// whether an earlier agent had the stream.
+// brokenSince says when a stream broke, and why. If this agent has never received an event, the stream
+// may have been broken before the agent started.
 func brokenSince(s pleg.StreamReport) string {
 	text := clockTime(s.Since) + " (last attempt: " + printable.Text(rounded(s.Error)) + ")"
 	if s.LastEvent.IsZero() {
@@ -236,7 +236,7 @@ func brokenSince(s pleg.StreamReport) string {
 	return text
 }
 
-// suspectsOf splits the stuck pods, in order, into those that may block the lists and those that do not.
+// suspectsOf returns the stuck pods that may block the lists, and the other stuck pods. It keeps the order.
 func suspectsOf(r *pleg.HealthReport, stuck []pleg.FailingPod) (suspects, rest []pleg.FailingPod) {
 	for _, p := range stuck {
 		if healthreport.BlocksNoList(r, &p) {

@@ -315,7 +315,7 @@ func troubleOf(past []PastCondition) string {
 		clockTime(trouble[0].Time), healthreport.WithoutAges(trouble[len(trouble)-1].Sentence))
 }
 
-// addPast adds what troubleOf has returned as a note, until the first list.
+// addPast adds a note with the result of troubleOf, if there was no successful list yet.
 func (c *condition) addPast(trouble string) {
 	if trouble != "" && c.report.LastRelist.IsZero() {
 		c.Notes = append(slices.Clip(c.Notes), trouble)
@@ -330,7 +330,8 @@ func (h *history) describe(c condition) {
 	h.condition, h.conditionAt = c, h.next()
 }
 
-// keepCondition adds the present condition to the past ones, except that the first list has just begun.
+// keepCondition adds the present condition to the past conditions. In the first second, it waits for the
+// first list.
 func (h *history) keepCondition(now time.Time) {
 	if !h.condition.report.LastRelist.IsZero() || now.Sub(h.began) >= samplePeriod {
 		h.addCondition(PastCondition{now, h.condition.Condition})

@@ -149,8 +149,8 @@ func lifeText(l *life) string {
 	return text
 }
 
-// inState returns how long a container has been in its state. If the runtime has forgotten an end, it
-// dates the end too late.
+// inState returns how long a container has been in its state. The time of an exit without a code may be
+// too late: it is the time of a list, or of the runtime's restart.
 func (a *answer) inState(l *life) string {
 	for _, t := range []time.Time{l.RemovedAt, l.FinishedAt, l.StartedAt, l.CreatedAt} {
 		if t.IsZero() {

@@ -65,12 +65,13 @@ func roughly(d time.Duration) string {
 // sentenceCase capitalizes the first letter of a note. A note begins with an ASCII letter.
 func sentenceCase(note string) string { return strings.ToUpper(note[:1]) + note[1:] }
 
-// ownDuration matches the durations in the generator's texts with the words before them. A name or a
-// text of the runtime may look like a duration too.
+// ownDuration matches a duration in one of the generator's texts, together with the word before it. It
+// does not match names, or texts from the runtime, that only look like durations.
 var ownDuration = regexp.MustCompile(
 	`\b(?:active|threshold is|longer than|failed|running for|unanswered for|within) (?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?s\b`)
 
-// rounded formats the generator's durations in a text with the function roughly, from a second on.
+// rounded finds the generator's durations in a text. It formats durations of a second or more with the
+// function roughly.
 func rounded(text string) string {
 	return ownDuration.ReplaceAllStringFunc(text, func(match string) string {
 		i := strings.LastIndexByte(match, ' ') + 1

@@ -26,7 +26,7 @@ func Trouble[T any](past []T, isOK func(T) bool) []T {
 	return past[first:]
 }
 
-// Accepts is what package cri says in the error of a call if the runtime listens, and has never answered.
+// Accepts is part of package cri's errors if the runtime accepts connections but has never answered a call.
 const Accepts = "the runtime accepts connections, and has not answered yet"
 
 // SlowCall is the time after which an unanswered list is reported as stuck.

@@ -302,7 +302,7 @@ const PLEGZ = (() => {
     return c.state === 'created' ? 'created' : restart;
   }
 
-  // isForgotten reports whether the runtime has forgotten an end. It dates such an end too late.
+  // isForgotten reports whether the exit code is unknown. The time of the exit may then be too late.
   const isForgotten = (c) => c.state === 'exited' && c.exitCode === undefined;
 
   const ranFor = (c) => (c.started && c.finished && !isForgotten(c) ? duration(c.finished - c.started) : '');

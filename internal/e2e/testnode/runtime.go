@@ -63,8 +63,9 @@ type Runtime struct {
 	// runtime then shows the container as unknown, and misses its end. This happens with containerd
 	// 1.6 ("Failed to load container status: failed to load task: error creating fifo").
 	LosesExits bool
-	// MissesExits is true if the runtime shows some containers that end while it starts as running, until
-	// its next start. CRI-O reads the states of all containers, and only then watches its exit files.
+	// MissesExits is true if the runtime may miss the end of a container while it starts. Until its next
+	// start, it then shows the container as running. CRI-O starts to watch its exit files only after it has
+	// read the states of all containers.
 	MissesExits bool
 	// GivesUp is true if a killed and restarted runtime may mistake live pods for dead ones.
 	// containerd 1.7 does this if a shim answers too late: its log says that it cleans up after the
