@@ -360,8 +360,8 @@ func (t *conformance) checkSandboxes(call string, pod *pleg.Pod, status *pleg.Po
 	}
 	if len(status.SandboxStatuses) > 0 {
 		newest := status.SandboxStatuses[0]
-		ip := newest.GetNetwork().GetIp()
-		if net.ParseIP(ip) != nil && newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !slices.Contains(status.IPs, ip) {
+		ready, ip := newest.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY, newest.GetNetwork().GetIp()
+		if ready && net.ParseIP(ip) != nil && !slices.Contains(status.IPs, ip) {
 			t.problem(call, "the newest sandbox's address "+ip+" in IPs", fmt.Sprintf("%q", status.IPs),
 				"PodCache.ByIP would not find the pod")
 		}
