@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
@@ -204,8 +205,23 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
-// RemovePods removes all pods of the runtime, including pods that other clients made.
+// RemovePods removes all pods of the runtime, including pods that other clients made. Until ctx ends, it tries again:
+// containerd refuses to remove a container while it starts, also if the client that started it was killed.
 func (c *Client) RemovePods(ctx context.Context) error {
+	for {
+		err := c.removePods(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Client) removePods(ctx context.Context) error {
 	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return fmt.Errorf("listing the sandboxes: %w", err)
