@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -27,11 +28,14 @@ var machines = map[string]struct {
 	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0"},
 }
 
-// accelerators returns the options of qemu for an architecture: KVM if it can work, with emulation
-// as the fallback. Some machines have /dev/kvm but no processor support for it. If qemu used KVM
-// there, it would abort, or the node would not boot.
-func accelerators(arch string) []string {
-	emulated := []string{"-accel", "tcg,thread=multi"}
+// processor returns the options of qemu for an architecture: KVM if it can work, with emulation as
+// the fallback. Some machines have /dev/kvm but no processor support for it. If qemu used KVM there,
+// it would abort, or the node would not boot.
+func processor(arch string) []string {
+	emulated := []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+	if arch == "arm64" && arch != runtime.GOARCH {
+		emulated[3] += ",pauth-impdef=on" // the architecture's own pointer authentication is slow to emulate
+	}
 	cpu, _ := os.ReadFile("/proc/cpuinfo")
 	if _, err := os.Stat("/dev/kvm"); err != nil || arch != runtime.GOARCH ||
 		arch == "amd64" && !regexp.MustCompile(`\b(vmx|svm)\b`).Match(cpu) {
@@ -39,6 +43,8 @@ func accelerators(arch string) []string {
 	}
 	return append([]string{"-accel", "kvm"}, emulated...)
 }
+
+var making sync.Mutex
 
 // run boots a node, which runs the tests and then switches itself off. The console's output is
 // written to a file below .cache.
@@ -49,7 +55,9 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 		return r, err
 	}
 	defer os.RemoveAll(tmp)
+	making.Lock() // the folders below .cache are filled by one node at a time
 	kernel, initrd, err := c.image(ctx, root, tmp)
+	making.Unlock()
 	if err != nil {
 		return r, fmt.Errorf("making the node: %w", err)
 	}
@@ -62,11 +70,11 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("the node has run for %v", *limit))
 	defer cancel()
 	m := machines[c.arch]
-	args := append(append(slices.Clone(m.command[1:]), accelerators(c.arch)...),
-		"-cpu", "max", "-smp", "2", "-m", "5G",
+	args := append(append(slices.Clone(m.command[1:]), processor(c.arch)...),
+		"-smp", "2", "-m", "5G",
 		"-display", "none", "-monitor", "none", "-nic", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", kernel, "-initrd", initrd, "-append", strings.Join([]string{
-			"console=" + m.console, "quiet", "panic=-1", "node.runtime=" + c.runtime, "node.tests=" + *tests,
+			"console=" + m.console, "quiet", "panic=-1", "mitigations=off", "node.runtime=" + c.runtime, "node.tests=" + *tests,
 			"node.rounds=" + strconv.Itoa(r.Rounds), "node.long=" + strconv.FormatBool(*long), c.arguments}, " "))
 	cmd := exec.CommandContext(ctx, m.command[0], args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -80,7 +88,7 @@ func (c cell) run(ctx context.Context, root string) (*result, error) {
 	if err := cmd.Start(); err != nil {
 		return r, err
 	}
-	last := r.read(io.TeeReader(console, log))
+	last := r.read(io.TeeReader(console, log), c.String())
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
@@ -104,8 +112,9 @@ var (
 	endsLine = regexp.MustCompile(`: \| \S+ \| all \| (\d+ of \d+) \| (.*) \|$`)
 )
 
-// read reads a console to its end, and returns the last 60 lines.
-func (r *result) read(console io.Reader) string {
+// read reads a console to its end, and returns the last 60 lines. It prints the results of tests
+// after the node's name.
+func (r *result) read(console io.Reader, name string) string {
 	var last []string
 	lines := bufio.NewScanner(console)
 	lines.Buffer(nil, 1<<20)
@@ -116,7 +125,7 @@ func (r *result) read(console io.Reader) string {
 			last = slices.Clone(last[1000:])
 		}
 		if testLine.MatchString(line) {
-			fmt.Fprintln(os.Stderr, line)
+			fmt.Fprintf(os.Stderr, "%s: %s\n", name, line)
 		}
 	}
 	_, _ = io.Copy(io.Discard, console) // a line was too long, and ended the scan

@@ -3,7 +3,7 @@
 // them runs systemd. The command prints a table of nodes and runtimes. It fails if a test failed
 // twice, or was skipped without a known reason.
 //
-//	go run ./cmd/nodes [-short NODE] [-rounds N] [-long] [-write FILE] [NODE[/RUNTIME]...]
+//	go run ./cmd/nodes [-short NODE] [-rounds N] [-long] [-together N] [-write FILE] [NODE[/RUNTIME]...]
 //	go run ./cmd/nodes -draw
 //
 // It needs root and Debian's apt-get. CRI-O needs the folder that PLEG_CRIO names. Without KVM, the
@@ -19,7 +19,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubepleg/pleg/internal/e2e/measure"
 	kept "github.com/kubepleg/pleg/internal/e2e/results"
@@ -27,13 +30,14 @@ import (
 )
 
 var (
-	short  = flag.String("short", "", "a node to run one quick test on, in containerd 2.4, and nothing else")
-	tests  = flag.String("run", ".", "the tests to run, as for go test; without spaces")
-	rounds = flag.Int("rounds", 0, "rounds of the test of exits while the runtime is away; 0: as each cell has them")
-	long   = flag.Bool("long", false, "that test also with outages of 20 seconds")
-	limit  = flag.Duration("timeout", 3*time.Hour, "how long a node may take with a runtime")
-	file   = flag.String("write", "", "a file of results to add to, such as docs/bench/nodes.json")
-	draw   = flag.Bool("draw", false, "run nothing; write the table of docs/bench/nodes.json into docs/RUNTIMES.md")
+	short    = flag.String("short", "", "a node to run one quick test on, in containerd 2.4, and nothing else")
+	tests    = flag.String("run", ".", "the tests to run, as for go test; without spaces")
+	rounds   = flag.Int("rounds", 0, "rounds of the test of exits while the runtime is away; 0: as each cell has them")
+	long     = flag.Bool("long", false, "that test also with outages of 20 seconds")
+	together = flag.Int("together", 1, "how many nodes run at once")
+	limit    = flag.Duration("timeout", 3*time.Hour, "how long a node may take with a runtime")
+	file     = flag.String("write", "", "a file of results to add to, such as docs/bench/nodes.json")
+	draw     = flag.Bool("draw", false, "run nothing; write the table of docs/bench/nodes.json into docs/RUNTIMES.md")
 )
 
 func main() {
@@ -75,26 +79,38 @@ func run(ctx context.Context) error {
 	if err := testnode.Install(ctx, programs...); err != nil {
 		return err
 	}
-	var failed []error
+	var (
+		mu     sync.Mutex // of the results
+		failed []error
+	)
 	ran := results{}
+	running, ctx := errgroup.WithContext(ctx)
+	running.SetLimit(*together)
 	for _, c := range cells {
-		fmt.Fprintf(os.Stderr, "\n=== %s\n", c)
 		if c.runtime == "crio" && flag.Lookup("crio").Value.String() == "" {
+			mu.Lock()
 			ran[c.String()] = &result{LeftOut: "no folder with CRI-O's programs is named"}
+			mu.Unlock()
 			fmt.Fprintln(os.Stderr, "*** CRI-O IS NOT RUN: PLEG_CRIO names no folder with its programs.")
 			continue
 		}
-		r, err := c.run(ctx, root)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", c, err))
-		}
-		ran[c.String()], all[c.String()] = r, r
-		if err := kept.Keep(*file, all); err != nil {
-			return err
-		}
+		running.Go(func() error {
+			fmt.Fprintf(os.Stderr, "\n=== %s\n", c)
+			r, err := c.run(ctx, root)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", c, err))
+			}
+			ran[c.String()], all[c.String()] = r, r
+			return kept.Keep(*file, all)
+		})
+	}
+	if err := running.Wait(); err != nil {
+		return err
 	}
 	fmt.Print("\n", ran.table(cells), "\nNot run:\n")
 	for _, l := range leftOut {

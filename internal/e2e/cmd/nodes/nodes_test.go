@@ -68,7 +68,7 @@ func TestConsole(t *testing.T) {
 		"runs none":  {"NODE exit 0\n", "crio", "no test ran"},
 	} {
 		r := &result{}
-		r.read(strings.NewReader(test.console))
+		r.read(strings.NewReader(test.console), "node")
 		got := ""
 		if err := r.verdict(cell{nodes[0], test.runtime}); err != nil {
 			got = err.Error()
