@@ -76,10 +76,8 @@ type collector struct {
 // prometheus.Collector. Metrics with names of the kubelet come first. WithRegisterer registers all.
 func (g *GenericPLEG) Collectors() []prometheus.Collector {
 	m := g.metrics
-	kubelets := []prometheus.Collector{
-		m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
-		m.streamErrors, m.streamConnections, m.streamLatency,
-	}
+	kubelets := []prometheus.Collector{m.relistDuration, m.relistInterval, m.podRelistDuration, m.discardEvents,
+		m.streamErrors, m.streamConnections, m.streamLatency}
 	own := []prometheus.Collector{m.inspectionRetries, m.transitions, m.exits, m.bad}
 	all := []prometheus.Collector{&collector{kubelets, kubeletGauges, g.health}, &collector{own, ownGauges, g.health}}
 	if c, ok := g.runtime.(prometheus.Collector); ok {

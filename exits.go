@@ -1,6 +1,7 @@
 package pleg
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -334,7 +335,7 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	s := rec.statuses[id]
 	if e.restarted {
-		s = e.earlier
+		s = cmp.Or(e.shown, e.earlier)
 	}
 	if !e.settled && (!e.restarted || s != nil) {
 		r.countEnd(e, s)

@@ -145,10 +145,8 @@ func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 		h.containers[c.State]++
 		s, e := rec.statuses[c.ID.ID], rec.ends[c.ID.ID]
 		if s != nil && s.Unconfirmed && e != nil && h.since(e.since) > period && !isExited(listed(c.ID.ID)) {
-			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{
-				PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
-				Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since,
-			})
+			h.UnconfirmedExits = append(h.UnconfirmedExits, UnconfirmedExit{PodUID: pod.ID, Namespace: pod.Namespace,
+				Name: pod.Name, Container: s.Name, ContainerID: s.ID.ID, ExitCode: s.ExitCode, Since: e.since})
 		}
 	}
 	if h.StuckRelist != nil && rec.lastInspected.After(h.StuckRelist.Since) {
@@ -157,10 +155,8 @@ func (h *health) add(rec *podRecord, period time.Duration, cache *PodCache) {
 	if rec.failures == 0 && rec.StuckSince.IsZero() {
 		return
 	}
-	p := FailingPod{
-		PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name, StuckSince: rec.StuckSince, Failures: rec.failures,
-		Call: rec.failedCall,
-	}
+	p := FailingPod{PodUID: pod.ID, Namespace: pod.Namespace, Name: pod.Name,
+		StuckSince: rec.StuckSince, Failures: rec.failures, Call: rec.failedCall}
 	if _, err := cache.Get(rec.UID); err != nil {
 		p.Error = err.Error()
 	}

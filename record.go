@@ -172,8 +172,10 @@ type end struct {
 	settled bool
 	// initial is true if change.initial has shown the exit. The death is then not counted.
 	initial bool
-	// restarted is true if the container was restarted. Only endedBy and earlier then have a meaning.
+	// restarted is true if the container was restarted. Only endedBy, earlier and shown then have a meaning.
 	restarted bool
+	// shown is the last published status with the end or, if there was none, without it.
+	shown *Status
 	// earlier is the last status before a list showed the container running again. It is nil once
 	// another status has shown whether the container has another life.
 	earlier *Status

@@ -48,9 +48,14 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 
 // publish publishes an update of the pod. The cache must already hold the pod's status.
 func (r *reconciler) publish(rec *podRecord, u *update) {
-	u.statuses = lastStatuses(nil).with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	listed := finder(u.pod.containers())
 	for id, e := range rec.ends {
+		if s := rec.statuses[id]; s != nil && isExited(listed(id)) {
+			if hasExited(s) || e.shown == nil { // otherwise, s shows the next life
+				e.shown = s
+			}
+			u.statuses = append(u.statuses, e.shown)
+		}
 		if e.settled && isExited(listed(id)) {
 			put(&u.settled, id, true)
 		}
@@ -58,6 +63,7 @@ func (r *reconciler) publish(rec *podRecord, u *update) {
 			put(&u.initialEnds, id, true)
 		}
 	}
+	u.statuses = u.statuses.with(slices.Collect(maps.Values(rec.statuses)), u.pod, rec.published, u.initial)
 	cached, _ := r.cache.Get(rec.UID) // the error of the inspection is not needed here
 	u.ips = cached.IPs
 	was := rec.published

@@ -116,9 +116,8 @@ func (b *Broadcaster[K, U, E]) Follow(ctx context.Context, o Options[U, E], hand
 
 // subscribe adds a subscription, and queues the existing keys for it.
 func (b *Broadcaster[K, U, E]) subscribe(ctx context.Context, o Options[U, E]) *subscription[K, U, E] {
-	s := &subscription[K, U, E]{
-		b: b, options: o, out: make(chan E, max(o.Capacity, 0)), pending: make(map[K]*list.Element),
-	}
+	s := &subscription[K, U, E]{b: b, options: o, out: make(chan E, max(o.Capacity, 0)),
+		pending: make(map[K]*list.Element)}
 	s.ctx, s.end = context.WithCancel(ctx) // panics if ctx is nil
 	b.mu.Lock()
 	defer b.mu.Unlock()
