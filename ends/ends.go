@@ -140,7 +140,10 @@ func Follow(ctx context.Context, g *pleg.GenericPLEG, dir string, report func(co
 	if err != nil {
 		return err
 	}
-	f := &follower{store: s, clock: g.Clock(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1)}
+	f := &follower{
+		store: s, clock: g.Clock(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		added: make(map[types.UID]time.Time),
+	}
 	f.mu.Lock()
 	for _, o := range f.open {
 		f.holdLocked(o, firstWait)
@@ -175,6 +178,9 @@ type follower struct {
 	changed chan struct{} // receives when there is something to write
 	due     chan struct{} // receives when an end may be due
 	looking bool          // true while containers of earlier followers may be gone; guarded by mu
+	// added is when the first event of each present pod came; zero if all its events up to OnSynced have
+	// come. It is nil once nothing is looked for. It is guarded by mu.
+	added map[types.UID]time.Time
 }
 
 // knownEnd is what is known of an end.
@@ -223,6 +229,13 @@ func (f *follower) handler() pleg.Handler {
 	observe := locked(func(e *pleg.PodLifecycleEvent) { f.observeLocked(e) })
 	ended := locked(f.endedLocked)
 	return pleg.Handler{
+		OnPodAdded: func(pod *pleg.Pod, _ bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.added != nil {
+				f.added[pod.ID] = f.clock.Now()
+			}
+		},
 		OnContainerCreated: observe,
 		OnContainerDied:    observe, // the end counts if this program is killed before it is settled
 		OnContainerStarted: locked(f.startedLocked),
@@ -237,6 +250,9 @@ func (f *follower) handler() pleg.Handler {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.looking = true
+			for uid := range f.added {
+				f.added[uid] = time.Time{}
+			}
 			wake(f.changed)
 			for _, o := range f.open { // the events of their containers have come
 				if o.held != nil && !f.mayChange(o.End) {
@@ -385,7 +401,9 @@ func (f *follower) keepWritten(ctx context.Context, g *pleg.GenericPLEG) {
 // write writes the changes. It returns when there is something to do again, if nothing changes.
 func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
 	f.mu.Lock()
-	f.looking = f.looking && f.forgetLocked(g)
+	if f.looking && !f.forgetLocked(g) {
+		f.looking, f.added = false, nil
+	}
 	again = f.forgetGoneLocked()
 	if f.looking {
 		again = min(again, lookAgain)
@@ -398,7 +416,7 @@ func (f *follower) write(g *pleg.GenericPLEG) (again time.Duration) {
 }
 
 // forgetLocked ends the containers of earlier followers that are gone. It returns true if a
-// container is listed and has no event yet, because the inspection of its pod is slow.
+// container or its pod is listed and has no event yet, because the inspection of the pod is slow.
 func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 	var unseen []*container
 	for _, c := range f.containers {
@@ -409,15 +427,17 @@ func (f *follower) forgetLocked(g *pleg.GenericPLEG) (waits bool) {
 	if unseen == nil {
 		return false
 	}
-	listed := make(map[string]bool)
+	listed, inspects := make(map[string]bool), make(map[types.UID]bool)
 	for _, pod := range g.Pods() {
+		added, is := f.added[pod.ID]
+		inspects[pod.ID] = !is || f.clock.Since(added) < lookAgain // its events may still come
 		for _, c := range pod.Containers {
 			listed[c.ID.ID] = true
 		}
 	}
 	slices.SortFunc(unseen, func(a, b *container) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
 	for _, c := range unseen {
-		if listed[c.ContainerID] {
+		if listed[c.ContainerID] || inspects[c.PodUID] {
 			waits = true
 		} else {
 			f.goneLocked(c)

@@ -221,6 +221,48 @@ func TestSlowInspection(t *testing.T) {
 	})
 }
 
+// A container ended while the agent was away, and is removed during the first inspection of its pod.
+// The inspection may still show the end, so the container is not reported as gone before.
+func TestRemovedInTheFirstInspection(t *testing.T) {
+	for _, lasts := range []time.Duration{2 * time.Second, 20 * time.Second, 90 * time.Second} {
+		t.Run(lasts.String(), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.agent()()
+				w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search"), plegtest.Running("proxy")))
+				w.agent()()
+				w.runtime.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, PodUID: "search-0", Stale: true, Delay: lasts})
+				w.runtime.ExitContainer("search-0", "search", 1, "OOMKilled")
+				stop := w.agent()
+				defer stop()
+				w.wait(1500 * time.Millisecond)
+				w.runtime.RemoveContainer("search-0", "search")
+				w.wait(5 * time.Minute)
+				w.want("search-0 search (search) exit 1 OOMKilled")
+			})
+		})
+	}
+}
+
+// A container is started again under its ID while its first end is not settled. Each of its two ends is
+// reported once, with its code.
+func TestStartedAgainBeforeItsEndIsSettled(t *testing.T) {
+	for pause := time.Second; pause < 3*time.Second; pause += 100 * time.Millisecond {
+		t.Run(pause.String(), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				defer w.agent()()
+				w.wait(450 * time.Millisecond)
+				w.runtime.ExitContainer("cart-0", "cart", 3, "Error")
+				w.wait(pause)
+				w.runtime.SetContainer("cart-0", "cart", pleg.ContainerStateRunning)
+				w.wait(time.Minute)
+				w.runtime.ExitContainer("cart-0", "cart", 5, "Error")
+				w.wait(time.Minute)
+				w.want("cart-0 cart (cart) exit 3 Error", "cart-0 cart (cart) exit 5 Error")
+			})
+		})
+	}
+}
+
 // If no inspection has shown for long how a container ended, the end is reported when one does, or
 // when the container is gone.
 func TestEndWithoutInspection(t *testing.T) {
