@@ -179,8 +179,9 @@ func later(a, b time.Time) time.Time {
 func listedStatus(c *Container) *Status {
 	return &Status{
 		ID: c.ID, Name: c.Name, Image: c.Image, ImageID: c.ImageID, ImageRef: c.ImageRef, State: c.State,
-		ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash, CreatedAt: time.Unix(0, c.CreatedAt),
-		RestartCount: int(c.Attempt), Labels: c.Labels, Annotations: c.Annotations, PodSandboxID: c.PodSandboxID,
+		EndUnknown: isExited(c), ImageRuntimeHandler: c.ImageRuntimeHandler, Hash: c.Hash,
+		CreatedAt: time.Unix(0, c.CreatedAt), RestartCount: int(c.Attempt), Labels: c.Labels,
+		Annotations: c.Annotations, PodSandboxID: c.PodSandboxID,
 	}
 }
 

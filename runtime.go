@@ -320,8 +320,8 @@ type Status struct {
 	Unconfirmed bool
 	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
 	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended
-	// while containerd was not running. The Runtime sets it. If an exit event or an earlier status
-	// showed the true exit, the generator uses that exit instead.
+	// while containerd was not running. The Runtime sets it, and a look-up in PodCache for a container that was
+	// not inspected. If an exit event or an earlier status showed the true exit, the generator uses that exit instead.
 	EndUnknown bool
 	// Resources, User, Mounts and StopSignal are as the runtime reports them; nil or zero if not reported.
 	Resources *runtimeapi.ContainerResources

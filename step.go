@@ -22,9 +22,8 @@ func isClosed(ch <-chan struct{}) bool {
 }
 
 // methods maps each kind of call to the runtime's method.
-var methods = [...]string{
-	schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod, schedule.Inspect: methodGetPodStatus,
-}
+var methods = [...]string{schedule.ListAll: methodGetPods, schedule.ListPod: methodGetPod,
+	schedule.Inspect: methodGetPodStatus}
 
 // maxHints bounds the stored hints, exits and unknown pods, in case a faulty runtime reports many.
 const maxHints = 10000

@@ -67,6 +67,10 @@ type End struct {
 	ExitCode int    `json:"exitCode"`
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// Unconfirmed is true if the runtime's own status did not show the end within ten seconds (see pleg.Status).
+	// Reason is then Completed or Error, depending on the code. To be told of the runtime's reason, return
+	// an error.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// Gone is true if the container was gone, or was started again, before anyone saw its end. Known is
 	// then false. If a list has omitted a container that lives on, its real end is reported later, too.
 	Gone bool `json:"gone,omitempty"`
@@ -183,22 +187,15 @@ type follower struct {
 	added map[types.UID]time.Time
 }
 
-// knownEnd is what is known of an end.
-type knownEnd struct {
-	End
-	// Confirmed is true if the runtime's own status has shown the end.
-	Confirmed bool `json:"confirmed,omitempty"`
-}
-
 // improves reports whether e may replace was. A runtime that has restarted may know less than before.
-func (e knownEnd) improves(was knownEnd) bool {
-	return !was.Known || e.Known && (e.Confirmed || !was.Confirmed)
+func (e End) improves(was End) bool {
+	return !was.Known || e.Known && (!e.Unconfirmed || was.Unconfirmed)
 }
 
 // container is a container that the runtime lists, that an earlier follower has listed, or that is gone.
 type container struct {
-	// knownEnd is the end of the container's present life. Gone is true if it was reported as gone.
-	knownEnd
+	// End is the end of the container's present life. Gone is true if it was reported as gone.
+	End
 	// Ended is true if the end is open or acknowledged. An end that says only Gone does not count.
 	Ended bool `json:"ended,omitempty"`
 	// GoneSince is when the container was gone; zero if it is not.
@@ -211,7 +208,7 @@ type container struct {
 
 // openEnd is an end that is not acknowledged.
 type openEnd struct {
-	knownEnd
+	End
 	number   uint64
 	failures int
 	held     *time.Timer // runs until the end is due; nil if it is due
@@ -281,19 +278,19 @@ func (f *follower) observeLocked(e *pleg.PodLifecycleEvent) *container {
 		c = new(container)
 		f.containers[now.ContainerID] = c
 	}
-	before := c.knownEnd
+	before := c.End
 	now.StartedAt = cmp.Or(now.StartedAt, c.StartedAt)
 	c.StartedAt = now.StartedAt
 	now.ID = c.ID
 	switch o := c.end; {
-	case !c.Ended && now.improves(c.knownEnd):
+	case !c.Ended && now.improves(c.End):
 		now.Gone = c.Gone
-		c.knownEnd = now
-	case o != nil && now.Known && now != o.knownEnd && now.improves(o.knownEnd):
-		o.knownEnd = now // for the next report
+		c.End = now
+	case o != nil && now.Known && now != o.End && now.improves(o.End):
+		o.End = now // for the next report
 		f.putLocked(endsBucket, endKey(o.number), o)
 	}
-	if c.seen = true; back || c.knownEnd != before {
+	if c.seen = true; back || c.End != before {
 		f.putLocked(containersBucket, c.ContainerID, c)
 	}
 	return c
@@ -339,7 +336,7 @@ func (f *follower) endLocked(c *container, gone bool) bool {
 	c.Ended, c.Gone, c.ID = !gone, gone, rand.Text()
 	f.putLocked(containersBucket, c.ContainerID, c)
 	f.newest++
-	o := &openEnd{knownEnd: c.knownEnd, number: f.newest}
+	o := &openEnd{End: c.End, number: f.newest}
 	if c.Ended {
 		c.end = o
 	}
@@ -504,16 +501,16 @@ func wake(signal chan<- struct{}) {
 }
 
 // endOf returns what an event shows of the end of its container.
-func endOf(e *pleg.PodLifecycleEvent) knownEnd {
-	end := knownEnd{End: End{
+func endOf(e *pleg.PodLifecycleEvent) End {
+	end := End{
 		Namespace: e.Pod.Namespace, Pod: e.Pod.Name, PodUID: e.ID, Container: e.Container.Name,
 		ContainerID: e.Container.ID.ID, RestartCount: int(e.Container.Attempt), ExitCode: -1,
-	}}
+	}
 	if e.Status != nil {
 		end.RestartCount, end.StartedAt = e.Status.RestartCount, e.Status.StartedAt
 	}
 	if code, reason, known := e.Exit(); known {
-		end.Known, end.Confirmed, end.ExitCode, end.Reason = true, !e.Status.Unconfirmed, code, reason
+		end.Known, end.Unconfirmed, end.ExitCode, end.Reason = true, e.Status.Unconfirmed, code, reason
 		end.Message, end.FinishedAt = e.Status.Message, e.Status.FinishedAt
 	}
 	return end

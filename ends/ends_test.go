@@ -451,7 +451,8 @@ func TestIDs(t *testing.T) {
 		})
 		stop = w.agent()
 		w.wait(time.Minute)
-		if len(got) != before+1 || !got[0].StartedAt.IsZero() || got[before].StartedAt.IsZero() {
+		if len(got) != before+1 || !got[0].StartedAt.IsZero() || got[before].StartedAt.IsZero() ||
+			!got[0].Unconfirmed || got[before].Unconfirmed {
 			t.Fatalf("%d before; %+v", before, got)
 		}
 		for _, e := range got {

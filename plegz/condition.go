@@ -43,7 +43,7 @@ var changing = regexp.MustCompile(`\(for [^)]*\)|` +
 // Resembles reports whether c and other have the same level and their sentences describe the same
 // problem, with the same advice. It ignores Notes, and ages and counts in sentences. At LevelOK, all
 // Conditions resemble each other. So a program that publishes only Conditions that do not resemble the
-// last one should also publish every few minutes, and if the notes differ.
+// last one should also publish every few minutes. Notes contain ages, too, and differ every second.
 func (c Condition) Resembles(other Condition) bool {
 	return c.Level == other.Level && (c.Level == LevelOK ||
 		changing.ReplaceAllString(c.Sentence, "") == changing.ReplaceAllString(other.Sentence, ""))
@@ -78,6 +78,9 @@ type condition struct {
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	stuck, failed := failingPods(&r)
+	if _, is := unanswered(&r, stuck); is && !isFrozen(&r) && now.Sub(stuck[0].StuckSince) <= undecided {
+		stuck = nil
+	}
 	notes := troubles(&r, stuck, failed, now)
 	c := condition{report: r, Condition: Condition{Level: LevelOK, Notes: notes}}
 	switch reason := printable.Text(rounded(r.Reason)) + "."; {
@@ -101,6 +104,10 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	c.health = newHealth(&r, pods)
 	return c
 }
+
+// undecided is how long after the beginning of a stuck inspection nothing is said, unless another answer has
+// come since: the pod or the runtime may be stuck. A runtime that is well answers a list within this time.
+const undecided = 2 * time.Second
 
 // isFrozen reports whether the runtime has stopped answering calls.
 func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }

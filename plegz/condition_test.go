@@ -106,6 +106,41 @@ func TestStuckInspectionsInWords(t *testing.T) {
 	}
 }
 
+// If only one inspection is stuck and each list takes most of a second, no sentence says that the runtime
+// answers nothing. If it really answers nothing, no sentence names the pod.
+func TestFirstSecondsInWords(t *testing.T) {
+	for _, tt := range []struct {
+		frozen bool
+		want   string
+	}{
+		{false, "Degraded: pod team/pod-0001 has been stuck since "},
+		{true, "Degraded: nothing has been answered since "},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.setPods(4)
+			n.Delay(plegtest.GetPods, plegtest.AnyPod, 900*time.Millisecond)
+			n.pass(5 * time.Second)
+			n.BlockIgnoringCancel(plegtest.GetPodStatus, "team/pod-0001")
+			n.ExitContainer("team/pod-0001", "container-0001", 1, "Error")
+			if tt.frozen {
+				n.BlockIgnoringCancel(plegtest.GetPods, plegtest.AnyPod)
+				n.BlockIgnoringCancel(plegtest.GetPodStatus, plegtest.AnyPod)
+			}
+			n.g.RequestReinspect("team/pod-0001")
+			for range 500 {
+				n.pass(10 * time.Millisecond)
+				if s := n.state(); s.Level != "ok" && !strings.HasPrefix(s.Sentence, tt.want) {
+					t.Fatalf("frozen: %v: %s", tt.frozen, s.Sentence)
+				}
+			}
+			if s := n.state(); s.Level == "ok" {
+				t.Errorf("frozen: %v: %s", tt.frozen, s.Sentence)
+			}
+		})
+	}
+}
+
 // While a list is stuck, the sentence names a stuck pod and counts the pods that were inspected
 // since. It does not call other pods unaffected, because their new containers are not seen.
 func TestStuckListInWords(t *testing.T) {

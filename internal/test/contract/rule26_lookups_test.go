@@ -472,7 +472,7 @@ func TestLookupsOfWhatIsGoneAreCountedOnce(t *testing.T) {
 func TestRule26LookupsOfAPodThatCannotBeInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		pod := bare("a", plegtest.Running("container-a1"))
+		pod := bare("a", plegtest.Exited("container-a1"))
 		pod.Namespace, pod.Name, pod.Labels = "shop", "cart", map[string]string{"app": "cart"}
 		n.SetPods(pod)
 		n.Fail(plegtest.GetPodStatus, "a", errors.New("broken"))
@@ -480,6 +480,9 @@ func TestRule26LookupsOfAPodThatCannotBeInspected(t *testing.T) {
 		look := func(gone bool) {
 			t.Helper()
 			byID, _ := n.cache.ByContainerID("container-a1")
+			if s := byID.ContainerStatuses[0]; s.State != pleg.ContainerStateExited || !s.EndUnknown {
+				t.Errorf("an end that no inspection has shown: %+v", s)
+			}
 			for what, found := range map[string][]*pleg.PodStatus{"name": n.cache.ByName("shop", "cart"), "ID": {byID}} {
 				if len(found) != 1 || found[0].Namespace != "shop" || found[0].Name != "cart" || found[0].Labels["app"] != "cart" ||
 					len(found[0].ContainerStatuses) != 1 || found[0].GoneAt.IsZero() == gone {
