@@ -53,7 +53,7 @@ type EventSource interface {
 	// why. It calls connected once, before the first observe, when the runtime has accepted the stream; over CRI a
 	// refusal may still follow. A stream that is not accepted within ten seconds is cancelled. If the runtime has no
 	// event stream, the error is ErrEventsUnsupported, wrapped or not. After any other return, including nil, the
-	// stream is opened again within five seconds. observe never blocks.
+	// stream is opened again within five seconds. observe never blocks, and is safe for concurrent use.
 	WatchContainerEvents(ctx context.Context, connected func(), observe func(ContainerEvent)) error
 }
 
@@ -61,7 +61,8 @@ type EventSource interface {
 // container events show them. The generator believes these reports: it delivers ContainerDied, and
 // treats the container as exited from then on, whatever lists and statuses show. So an ExitSource must
 // not report the exit of a command that was executed in a container. It may report an exit late, twice,
-// or for a container that no list shows. After the exit of a sandbox, the generator only lists its pod.
+// or for a container that no list shows. After the exit of a sandbox, the generator only lists its pod. For a
+// runtime that starts containers again under their IDs, see rule 20 of docs/CONTRACT.md.
 type ExitSource interface {
 	// WatchContainerExits is like WatchContainerEvents, for exits of containers and sandboxes. It may
 	// report exits from before it called connected. For a container that the first list shows exited,
@@ -74,14 +75,16 @@ type ExitSource interface {
 // names the stuck CRI call and its container, and distinguishes a stuck runtime from a stuck container.
 type CallReporter interface {
 	// CallsInFlight returns the calls that have not returned, oldest first, and when the runtime last answered a call,
-	// with an error or without; zero for never. A call without PodUID and Object counts as a full list. It never blocks.
+	// with an error or without; zero for never. A call without PodUID and Object counts as a full list, so the call
+	// of an open stream needs an Object. CallsInFlight never blocks.
 	//
 	// While a full list is unanswered, the Runtime should make another cheap call every few seconds: a
 	// runtime that answers no call for ten seconds counts as frozen.
 	CallsInFlight() (inFlight []RuntimeCall, lastAnswer time.Time)
 }
 
-// CallError is an optional interface of an error of GetPodStatus: the health report then names the failed call.
+// CallError is an optional interface of an error of GetPodStatus, which may wrap it: the health report then
+// names the failed call.
 type CallError interface {
 	error
 	// Call returns the failed call; nil if unknown.

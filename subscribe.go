@@ -86,7 +86,8 @@ type Handler struct {
 	// shown the end, Status is nil or shows the container running. A container has no event if it came and went
 	// during one inspection of its pod.
 	OnContainerEnded func(*PodLifecycleEvent)
-	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded.
+	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded and before
+	// OnPodRemoved.
 	OnContainerRemoved func(*PodLifecycleEvent)
 	// OnPodSync is called for each PodSync.
 	OnPodSync func(*PodLifecycleEvent)
