@@ -1,7 +1,6 @@
 package pleg
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -264,9 +263,9 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	if !e.restarted { // the death is recorded already: since then, the container was only unknown
 		return
 	}
-	r.countGone(rec, id, e)
 	// If the restart was not published, the last two deaths are one for subscribers, settled once.
 	settled := e.settled && isExited(find(rec.published.containers(), id))
+	r.countGone(rec, id, e)
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
 
@@ -335,7 +334,10 @@ func (r *reconciler) forgetEnds(rec *podRecord) {
 func (r *reconciler) countGone(rec *podRecord, id string, e *end) {
 	s := rec.statuses[id]
 	if e.restarted {
-		s = cmp.Or(e.shown, e.earlier)
+		s = e.earlier
+	}
+	if !hasExited(s) && e.shown != nil {
+		s = e.shown
 	}
 	if !e.settled && (!e.restarted || s != nil) {
 		r.countEnd(e, s)

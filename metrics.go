@@ -10,9 +10,8 @@ import (
 // exitReasons, exitOther and exitUnseen are the values of the label reason of pleg_container_exits_total.
 // Most come from containerd, "seccomp killed" from CRI-O, ContainerCannotRun from cri-dockerd. If a list
 // without an error omits a container, and a later list shows it, its death is counted again.
-var exitReasons = [...]string{
-	exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown", "seccomp killed",
-}
+var exitReasons = [...]string{exitCompleted, "ContainerCannotRun", exitError, "OOMKilled", "StartError", "Unknown",
+	"seccomp killed"}
 
 const (
 	exitCompleted = "Completed"

@@ -61,8 +61,7 @@ func newReconciler(cfg schedule.Config, now time.Time, cache *PodCache, updates 
 	return &reconciler{
 		cfg: cfg, sched: schedule.New(cfg), cache: cache, lastInspection: now,
 		records: &podRecords{byUID: make(map[types.UID]*podRecord), earlyExits: make(earlyExits)},
-		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait},
-	}
+		updates: updates, metrics: m, backOff: backoff.Policy{First: cfg.Period, Longest: maxRetryWait}}
 }
 
 // step handles the inputs at the time now, and returns the outputs.

@@ -174,7 +174,7 @@ type end struct {
 	initial bool
 	// restarted is true if the container was restarted. Only endedBy, earlier and shown then have a meaning.
 	restarted bool
-	// shown is the last published status with the end or, if there was none, without it.
+	// shown is the last published status with the end; nil if there was none.
 	shown *Status
 	// earlier is the last status before a list showed the container running again. It is nil once
 	// another status has shown whether the container has another life.

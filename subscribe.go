@@ -109,8 +109,7 @@ func (g *GenericPLEG) Handle(ctx context.Context, h Handler, opts ...SubscribeOp
 	options.Events = inSteps(h.events)
 	functions := map[PodLifeCycleEventType]func(*PodLifecycleEvent){
 		ContainerCreated: h.OnContainerCreated, ContainerStarted: h.OnContainerStarted, ContainerDied: h.OnContainerDied,
-		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync,
-	}
+		ContainerEnded: h.OnContainerEnded, ContainerRemoved: h.OnContainerRemoved, PodSync: h.OnPodSync}
 	refused := make(map[types.UID]bool) // the pods that h does not want
 	return g.updates.Follow(ctx, options, func(e *PodLifecycleEvent) {
 		if e.Type == podAdded && h.Want != nil && !h.Want(e.Pod) {

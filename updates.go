@@ -50,13 +50,14 @@ func (r *reconciler) updateOf(rec *podRecord, s *snapshot) *update {
 func (r *reconciler) publish(rec *podRecord, u *update) {
 	listed := finder(u.pod.containers())
 	for id, e := range rec.ends {
-		if s := rec.statuses[id]; s != nil && isExited(listed(id)) {
-			if hasExited(s) || e.shown == nil { // otherwise, s shows the next life
-				e.shown = s
-			}
+		s, c := rec.statuses[id], listed(id)
+		switch {
+		case hasExited(s) && isExited(c):
+			e.shown = s
+		case !hasExited(s) && e.shown != nil && (isExited(c) || c == nil && !e.restarted): // s shows the next life
 			u.statuses = append(u.statuses, e.shown)
 		}
-		if e.settled && isExited(listed(id)) {
+		if e.settled && isExited(c) {
 			put(&u.settled, id, true)
 		}
 		if e.initial {

@@ -1,8 +1,8 @@
 // Package attribution finds the pod and the container of a process.
 //
 // The kernel names the container in /proc/PID/cgroup, and the cache of a generator has its pod. If
-// the container is newer than the cache, one list finds it, usually in two milliseconds. The look-up
-// waits for the inspection of the pod too, for two seconds at most. A look-up of a known container
+// the container is newer than the cache, one list finds it, usually in two milliseconds. Such a
+// look-up also waits for the inspection of the pod, for two seconds at most. A look-up of a known container
 // makes no call to the runtime.
 //
 // An answer is never about another process: it does not matter whether the PID is reused during the

@@ -67,9 +67,10 @@ type End struct {
 	ExitCode int    `json:"exitCode"`
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
-	// Unconfirmed is true if the runtime's own status did not show the end within ten seconds (see pleg.Status).
-	// Reason is then Completed or Error, depending on the code. To be told of the runtime's reason, return
-	// an error.
+	// Unconfirmed is true if the runtime's own status has not shown the end: for ten seconds, or before the
+	// container was gone or started again (see pleg.Status). Reason is then Completed or Error, depending on
+	// the code. If report returns an error, a later report may have the runtime's reason, but not if the
+	// container is gone.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// Gone is true if the container was gone, or was started again, before anyone saw its end. Known is
 	// then false. If a list has omitted a container that lives on, its real end is reported later, too.
@@ -182,8 +183,8 @@ type follower struct {
 	changed chan struct{} // receives when there is something to write
 	due     chan struct{} // receives when an end may be due
 	looking bool          // true while containers of earlier followers may be gone; guarded by mu
-	// added is when the first event of each present pod came; zero if all its events up to OnSynced have
-	// come. It is nil once nothing is looked for. It is guarded by mu.
+	// added has the time of each pod's first event; zero for pods whose events came before OnSynced. It is
+	// nil once nothing is looked for. It is guarded by mu.
 	added map[types.UID]time.Time
 }
 

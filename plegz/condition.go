@@ -78,7 +78,7 @@ type condition struct {
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
 	stuck, failed := failingPods(&r)
-	if _, is := unanswered(&r, stuck); is && !isFrozen(&r) && now.Sub(stuck[0].StuckSince) <= undecided {
+	if isUndecided(&r, stuck, now) {
 		stuck = nil
 	}
 	notes := troubles(&r, stuck, failed, now)
@@ -96,7 +96,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	default:
 		c.Sentence = fmt.Sprintf("Healthy: %s, the event stream is %s.", plural(r.Pods, "pod"), r.Stream.State)
 	}
-	if since, is := unanswered(&r, stuck); is {
+	if since, is := unanswered(&r, stuck, now); is {
 		c.away = since
 	} else if isSilent(&r, now) {
 		c.away = cmp.Or(r.LastRelist, r.RelistFailingSince)
@@ -105,23 +105,39 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	return c
 }
 
-// undecided is how long after the beginning of a stuck inspection nothing is said, unless another answer has
-// come since: the pod or the runtime may be stuck. A runtime that is well answers a list within this time.
-const undecided = 2 * time.Second
-
 // isFrozen reports whether the runtime has stopped answering calls.
 func isFrozen(r *pleg.HealthReport) bool { return r.StuckRelist != nil && r.StuckRelist.Frozen }
 
+// undecided is how long a call may be unanswered before a sentence blames the runtime or a pod. It is not known
+// at first which of them is stuck. A healthy runtime answers most lists within this time.
+const undecided = 2 * time.Second
+
+// isUndecided reports whether an inspection is stuck, nothing has been answered since it began, and it or
+// the list that may decide is younger than undecided.
+func isUndecided(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) bool {
+	if isFrozen(r) || !isQuiet(r, stuck) {
+		return false
+	}
+	list, open := openList(r)
+	return now.Sub(stuck[0].StuckSince) <= undecided || open && now.Sub(list.Since) <= undecided
+}
+
+// isQuiet reports whether the runtime has answered nothing since the first inspection of a stuck pod began.
+func isQuiet(r *pleg.HealthReport, stuck []pleg.FailingPod) bool {
+	return len(stuck) > 0 && !r.LastAnswer.IsZero() && !stuck[0].StuckSince.Before(r.LastAnswer)
+}
+
 // unanswered returns the time since when the runtime has answered no call, if the runtime is frozen,
-// or if it has answered nothing since the first inspection of a stuck pod began.
-func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod) (since time.Time, is bool) {
+// or if it answers neither the first inspection of a stuck pod nor a list.
+func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) (since time.Time, is bool) {
 	switch {
 	case isFrozen(r) && r.LastAnswer.IsZero():
 		return cmp.Or(r.RelistFailingSince, r.StuckRelist.Since), true // lists may have failed before
 	case isFrozen(r):
 		return r.LastAnswer, true
 	default:
-		return r.LastAnswer, len(stuck) > 0 && !r.LastAnswer.IsZero() && !stuck[0].StuckSince.Before(r.LastAnswer)
+		list, open := openList(r)
+		return r.LastAnswer, isQuiet(r, stuck) && open && now.Sub(list.Since) > undecided
 	}
 }
 
@@ -160,7 +176,7 @@ func adviceFor(r *pleg.HealthReport) string {
 func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Time) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if since, is := unanswered(r, stuck); is {
+	if since, is := unanswered(r, stuck, now); is {
 		advice := ""
 		if isFrozen(r) && now.Sub(since) > healthreport.SlowCall { // an agent that has just started waits, too
 			advice = ": restart the runtime"

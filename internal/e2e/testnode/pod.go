@@ -1,6 +1,7 @@
 package testnode
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -208,14 +209,18 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 // RemovePods removes all pods of the runtime, including pods that other clients made. Until ctx ends, it tries again:
 // containerd refuses to remove a container while it starts, also if the client that started it was killed.
 func (c *Client) RemovePods(ctx context.Context) error {
+	var last error
 	for {
 		err := c.removePods(ctx)
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return cmp.Or(last, err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -229,6 +229,26 @@ func TestRule20EndThatWasNotSeen(t *testing.T) {
 	}
 }
 
+// Rule 20: only a list shows that a container ended, and it is started again under its ID during the
+// inspection of its pod. Each of its two deaths is counted once.
+func TestRule20StartedAgainDuringItsInspection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1")))
+		n.start()
+		time.Sleep(450 * time.Millisecond)
+		defer n.Inject(plegtest.Fault{Method: plegtest.GetPodStatus, Times: 1, Delay: 2500 * time.Millisecond})()
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(time.Second)
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		time.Sleep(time.Minute)
+		wantExits(t, reg, "the first death", map[string]float64{"unseen": 1})
+		n.ExitContainer("a", "a1", 5, "Error")
+		time.Sleep(time.Minute)
+		wantExits(t, reg, "two deaths", map[string]float64{"unseen": 1, "Error": 1})
+	})
+}
+
 // Rule 20: a container ended and was started again under its ID between two lists. An inspection
 // has shown the new life. A late exit event of the earlier life is no death.
 func TestRule20LifeThatOnlyAStatusShowed(t *testing.T) {

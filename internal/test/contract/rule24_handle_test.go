@@ -502,6 +502,28 @@ func TestHandleEndBeforeStartedAgain(t *testing.T) {
 	}
 }
 
+// Handle: an inspection has shown the next life of a container, under the same ID, and the container is
+// removed before a list shows that life. OnContainerEnded has the exit code that OnContainerDied had.
+func TestHandleEndBeforeRemovedInItsNextLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, reg := newNodeWithMetricsOf(t, polling)
+		n.SetPods(bare("a", plegtest.Running("a1"), plegtest.Running("a2")))
+		n.start()
+		want := (&lives{}).follow(t, n)
+		time.Sleep(450 * time.Millisecond)
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(time.Second)
+		want("exit", "initially started a1", "initially started a2", "died a1 137 Error")
+		n.SetContainer("a", "a1", pleg.ContainerStateRunning)
+		n.g.RequestReinspect("a")
+		time.Sleep(200 * time.Millisecond)
+		n.RemoveContainer("a", "a1")
+		time.Sleep(time.Second)
+		want("removed", "ended a1 137 Error", "removed a1")
+		wantExits(t, reg, "deaths", map[string]float64{"Error": 1})
+	})
+}
+
 // Handle: OnContainerStarted is called before OnContainerDied, even if no inspection has shown the
 // start or the death.
 func TestHandleStartedBeforeADeathThatIsNotInspected(t *testing.T) {

@@ -60,6 +60,9 @@ func run(ctx context.Context) error {
 	if err := testnode.NeedsRoot(); err != nil {
 		return err
 	}
+	if *together < 1 {
+		return fmt.Errorf("-together is %d; it must be at least 1", *together)
+	}
 	cells, err := choose(flag.Args())
 	if *short != "" {
 		*tests = "^TestContainersLiveAndDie$"
