@@ -263,9 +263,9 @@ func (r *reconciler) died(rec *podRecord, id string) {
 	if !e.restarted { // the death is recorded already: since then, the container was only unknown
 		return
 	}
+	r.countGone(rec, id, e)
 	// If the restart was not published, the last two deaths are one for subscribers, settled once.
 	settled := e.settled && isExited(find(rec.published.containers(), id))
-	r.countGone(rec, id, e)
 	*e = end{endedBy: e.endedBy, since: r.sched.Now, settled: settled, earlier: e.earlier}
 }
 
