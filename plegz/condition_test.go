@@ -137,7 +137,8 @@ func TestFirstSecondsInWords(t *testing.T) {
 			g.RequestReinspect("team/pod-0001")
 			for range 500 {
 				n.pass(10 * time.Millisecond)
-				if s := plegz.NewCondition(g.HealthReport(), time.Now()); s.Level != "ok" && !strings.HasPrefix(s.Sentence, tt.want) {
+				s := plegz.NewCondition(g.HealthReport(), time.Now())
+				if s.Level != "ok" && !strings.HasPrefix(s.Sentence, tt.want) {
 					t.Fatalf("%+v: %s", tt, s.Sentence)
 				}
 			}
