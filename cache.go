@@ -24,12 +24,13 @@ import (
 // never nil, are shared, and must not be modified.
 //
 // ByContainerID, ByName and ByIP also find pods and containers that are listed but not inspected.
-// Of these, the result contains only the IDs, names, image, state and labels; the end of an exited container
-// is unknown (Status.EndUnknown). For one minute of the
-// generator's clock, these methods also find a pod by a container, name or address it has lost,
-// because flow logs and kernel events arrive late. The result is then the last status with that
-// key, and GoneAt is set. The cache keeps at most 20,000 lost keys, two for each container. A cache
-// without a generator keeps none.
+// Of these, the result contains only the IDs, names, image, state and labels; the end of an exited
+// container is unknown (Status.EndUnknown).
+//
+// For one minute of the generator's clock, these methods also find a pod by a container, name or
+// address it has lost, because flow logs and kernel events arrive late. The result is then the last
+// status with that key, and GoneAt is set. The cache keeps at most 20,000 lost keys, two for each
+// container. A cache without a generator keeps none.
 //
 // Set, SetObservedTime, Delete and UpdateTime are for a cache without a generator. A generator does
 // not notice calls of these methods, and readers may then be given wrong or old state.

@@ -2,8 +2,8 @@
 //
 // The kernel names the container in /proc/PID/cgroup, and the cache of a generator has its pod. If
 // the container is newer than the cache, one list finds it, usually in two milliseconds. Such a
-// look-up also waits for the inspection of the pod, for two seconds at most. A look-up of a known container
-// makes no call to the runtime.
+// look-up also waits for the inspection of the pod, for two seconds at most. A look-up of a known
+// container makes no call to the runtime.
 //
 // An answer is never about another process: it does not matter whether the PID is reused during the
 // look-up. It is never about another container either, because the cgroup contains its full ID. If

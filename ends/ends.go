@@ -234,6 +234,11 @@ func (f *follower) handler() pleg.Handler {
 				f.added[pod.ID] = f.clock.Now()
 			}
 		},
+		OnPodRemoved: func(pod *pleg.Pod) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			delete(f.added, pod.ID)
+		},
 		OnContainerCreated: observe,
 		OnContainerDied:    observe, // the end counts if this program is killed before it is settled
 		OnContainerStarted: locked(f.startedLocked),

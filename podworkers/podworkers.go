@@ -131,8 +131,9 @@ func New(generator *pleg.GenericPLEG, options Options) *Workers {
 // and Add. Then it returns the cause of ctx. When the generator stops, Run returns nil at once. The
 // workers continue until ctx ends, and another call of Run uses these workers.
 //
-// If an agent learns of its pods from another source, it calls Add for these pods. For their events, it
-// also calls Run, with a want that accepts only these pods, or it calls Wake from its own Handler.
+// If an agent learns of its pods from another source, it does not need Run. It calls Add for these
+// pods, and calls Wake at the events of its own Handler. If it uses Run for the events instead, want must
+// accept these pods when they are first listed.
 func (w *Workers) Run(ctx context.Context, want func(*pleg.Pod) bool, opts ...pleg.SubscribeOption) error {
 	// If a pod is removed and comes back while this handler is behind, OnPodAdded is not called again.
 	podChanged := func(pod types.UID) {
