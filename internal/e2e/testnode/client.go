@@ -1,6 +1,7 @@
 package testnode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,14 +50,26 @@ func (c *Client) Close() error { return c.conn.Close() }
 
 // WaitReady returns when the runtime answers or ctx ends.
 func (c *Client) WaitReady(ctx context.Context) error {
-	for {
+	return untilDone(ctx, func() error {
 		_, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, grpc.WaitForReady(true))
+		return err
+	})
+}
+
+// untilDone calls f until f succeeds or ctx ends. Its error includes the last one that ctx did not cause.
+func untilDone(ctx context.Context, f func() error) error {
+	var last error
+	for {
+		err := f()
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), cmp.Or(last, err))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

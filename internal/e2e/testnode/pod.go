@@ -1,7 +1,6 @@
 package testnode
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
@@ -209,21 +207,7 @@ func (c *Client) RemovePod(ctx context.Context, pod *Pod) error {
 // RemovePods removes all pods of the runtime, including pods that other clients made. Until ctx ends, it tries again:
 // containerd refuses to remove a container while it starts, also if the client that started it was killed.
 func (c *Client) RemovePods(ctx context.Context) error {
-	var last error
-	for {
-		err := c.removePods(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return cmp.Or(last, err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return untilDone(ctx, func() error { return c.removePods(ctx) })
 }
 
 func (c *Client) removePods(ctx context.Context) error {
