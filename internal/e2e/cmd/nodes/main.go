@@ -34,7 +34,7 @@ var (
 	tests    = flag.String("run", ".", "the tests to run, as for go test; without spaces")
 	rounds   = flag.Int("rounds", 0, "rounds of the test of exits while the runtime is away; 0: as each cell has them")
 	long     = flag.Bool("long", false, "that test also with outages of 20 seconds")
-	together = flag.Int("together", 1, "how many nodes run at once")
+	together = flag.Int("together", 2, "how many nodes run at once, each with 5 GiB of memory")
 	limit    = flag.Duration("timeout", 3*time.Hour, "how long a node may take with a runtime")
 	file     = flag.String("write", "", "a file of results to add to, such as docs/bench/nodes.json")
 	draw     = flag.Bool("draw", false, "run nothing; write the table of docs/bench/nodes.json into docs/RUNTIMES.md")
@@ -71,6 +71,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	*together = min(*together, len(cells))
 	all, err := kept.Read[results](*file)
 	if err != nil {
 		return err
