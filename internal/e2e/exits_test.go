@@ -100,7 +100,7 @@ func TestExitEvents(t *testing.T) {
 	reported := n.watchExits(n.daemon.Runtime().Events)
 	pod := n.runPod("exits")
 	var sooner, later measure.Samples
-	for i := range 20 {
+	for i := range 10 {
 		id := n.run(pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.ExitOnSignal(i)})
 		_, err := n.client.ExecSync(n.ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 30})
 		n.must(err)
@@ -329,7 +329,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 	pod := n.runPod("deaths")
 	var delivered, behind measure.Samples
 	unconfirmed := 0
-	for i := range 20 {
+	for i := range 10 {
 		id := n.run(pod, testnode.Container{Name: fmt.Sprint("c", i), Command: testnode.ExitOnSignal(i)})
 		w.next(pleg.ContainerStarted, id)
 		n.signal(id, unix.SIGUSR1)
@@ -363,8 +363,8 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second) // a late reason or a second report would have come by now
 	w.eachDiedOnce()
-	if unconfirmed < 15 {
-		t.Errorf("%d of 20 deaths were reported by exit events", unconfirmed)
+	if unconfirmed < 7 {
+		t.Errorf("%d of 10 deaths were reported by exit events", unconfirmed)
 	}
 	for what, s := range map[string]measure.Samples{
 		"end → ContainerDied": delivered, "the bare reader → ContainerDied": behind,
@@ -379,7 +379,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 // five seconds, the health report names the stuck pod. When the container is released, the health
 // report lists no problem any more.
 func TestDeathsBesideAStuckContainer(t *testing.T) {
-	const pods = 20
+	const pods = 8
 	for name, exitEvents := range map[string]bool{"with exit events": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			n := newBareNode(t)
