@@ -143,6 +143,7 @@ func TestCheckAgent(t *testing.T) {
 		says   string
 	}{
 		{healthz(agentReport{HealthReport: fine}), 0, "PLEG is healthy: 104 pods"},
+		{healthz(agentReport{HealthReport: pleg.HealthReport{Healthy: true, Pods: 1}}), 0, "PLEG is healthy: 1 pod"},
 		{healthz(withPods(fine, is)), 0, "PLEG is healthy, but shop/db-0 db is stuck " + since(time.Hour)},
 		{healthz(withPods(fine, fails)), 0, "PLEG is healthy, but shop/is-not-stuck db cannot be inspected"},
 		{healthz(agentReport{HealthReport: exits, Condition: plegz.Condition{
