@@ -53,7 +53,7 @@ type Handler struct {
 	Want func(*Pod) bool
 	// OnSynced is called once, when the generator has synced (see HasSynced), after the functions for
 	// all earlier events. If the generator had synced before Handle was called, OnSynced follows the
-	// events of the pods that existed at the call.
+	// events of the pods that existed at the call. A pod whose first inspection is slow follows later.
 	OnSynced func()
 	// OnPodAdded is called for each pod that exists when Handle is called, and for each pod that appears later, with
 	// or without containers. The cache holds the pod's status, or the error of its inspection. initial is true if
@@ -80,11 +80,11 @@ type Handler struct {
 	//   - the runtime does not know or confirm the end for about ten seconds;
 	//   - the container is gone, or has started again.
 	//
-	// Use it to report or count each end once. OnContainerDied and OnContainerEnded are called again if the
+	// Use it to report or count each end once. If Status is Unconfirmed, its reason is a guess. Later corrections
+	// are in the cache, and are sent as a PodSync. OnContainerDied and OnContainerEnded are called again if the
 	// state was unknown in between, or if a list without an error omitted the container. Package ends leaves
-	// out the second end. Later corrections are in the cache, and are sent as a PodSync. If no inspection has
-	// shown the end, Status is nil or shows the container running. A container has no event if it came and went
-	// during one inspection of its pod.
+	// out the second end. If no inspection has shown the end, Status is nil or shows the container running. A
+	// container has no event if it came and went during one inspection of its pod.
 	OnContainerEnded func(*PodLifecycleEvent)
 	// OnContainerRemoved is called for each container that is gone, after OnContainerEnded and before
 	// OnPodRemoved.

@@ -90,10 +90,10 @@
 // the shims only while containerd is away: its stream has ended or was not accepted within two
 // seconds, or a full list takes two seconds. The shims also report earlier exits, unless containerd
 // has deleted the container. The calls to the shims end when the stream is back and a full list
-// that began a second later has succeeded. Each further outage doubles this delay of a second, up
-// to an hour, because a call that is given up costs memory: a shim of containerd 1.6 and 1.7 keeps
-// a little memory for each such call until the container ends. A failure of one shim affects only
-// the shim's pod.
+// that began ten seconds later has succeeded. Each further outage doubles this delay, up to an
+// hour, because a call that is given up costs memory: a shim of containerd 1.6 and 1.7 keeps a
+// little memory for each such call until the container ends. A failure of one shim affects only the
+// shim's pod.
 //
 // The reason of an exit, such as OOMKilled, comes only with CRI's status. DescribeRuntime names the
 // active witnesses, and says why others are not active, or not for all containers.
