@@ -126,9 +126,10 @@ const (
 	ContainerRemoved PodLifeCycleEventType = "ContainerRemoved"
 	// PodSync means that the pod has a new status without a transition of a container. It is sent
 	// after an inspection that RequestReinspect requested, even if the inspection fails, and after the
-	// first success since a failure. It is also sent for each dead container whose exit code, reason
-	// or message has changed since its last event; Exit then returns the new end. Other PodSyncs have
-	// no container. The cache already holds the status or the error. A removed pod gets no PodSync.
+	// first success since a failure. It is also sent for each dead container whose exit code, reason or
+	// message has changed since its last event, or whose settled end is no longer Unconfirmed; Exit then
+	// returns the new end. Other PodSyncs have no container. The cache already holds the status or the
+	// error. A removed pod gets no PodSync.
 	PodSync PodLifeCycleEventType = "PodSync"
 	// ContainerCreated is sent once for each container, before its other events.
 	ContainerCreated PodLifeCycleEventType = "ContainerCreated"

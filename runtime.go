@@ -318,8 +318,8 @@ type Status struct {
 	// shown the exit yet. State, ExitCode and FinishedAt then come from the event, and Reason is
 	// Completed or Error, depending on the code. The other fields come from the last inspection.
 	// Before the first inspection, RestartCount is Container.Attempt. The first runtime status with
-	// the exit replaces this status; a PodSync follows if code, reason or message differ. The
-	// generator sets Unconfirmed.
+	// the exit replaces this status. A PodSync follows if code, reason or message differ, or if the end
+	// was settled before (rule 22). The generator sets Unconfirmed.
 	Unconfirmed bool
 	// EndUnknown is true if the container has exited and ExitCode is not the true code, because the
 	// runtime did not see the end. An example is containerd's 255 "Unknown" for a container that ended

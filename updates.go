@@ -187,23 +187,25 @@ func (u *update) since(delivered *update) []transition {
 	return deliverable(appendTransitions(nil, delivered.listed(), u.pod))
 }
 
-// amended returns the exited containers with an end that differs from the end that the subscriber was sent.
+// amended returns the exited containers with an end that differs from the end that the subscriber was
+// sent, or that is confirmed only now.
 func (u *update) amended(delivered *update) (amended []*Container) {
 	if delivered.listed() == nil || u.pod == nil {
 		return nil
 	}
 	known, sent, now := finder(delivered.pod.containers()), finder(delivered.statuses), finder(u.statuses)
 	for _, c := range u.pod.Containers {
-		if isExited(c) && isExited(known(c.ID.ID)) && amends(now(c.ID.ID), sent(c.ID.ID)) {
+		if isExited(c) && isExited(known(c.ID.ID)) && amends(now(c.ID.ID), sent(c.ID.ID), delivered.hasSettled(c.ID.ID)) {
 			amended = append(amended, c)
 		}
 	}
 	return amended
 }
 
-// amends reports whether the new status (now) shows an end that the old status (sent) does not.
-func amends(now, sent *Status) bool {
-	return hasExited(now) && (!hasExited(sent) ||
+// amends reports whether the new status (now) shows an end that the old status (sent) does not, or
+// confirms an end that was settled.
+func amends(now, sent *Status, settled bool) bool {
+	return hasExited(now) && (!hasExited(sent) || settled && sent.Unconfirmed && !now.Unconfirmed ||
 		sent.ExitCode != now.ExitCode || sent.Reason != now.Reason || sent.Message != now.Message)
 }
 

@@ -114,8 +114,9 @@ func (e End) String() string {
 // acknowledgement, a repeated report has what is known by then: the code if it was unknown, and the
 // runtime's own reason if the earlier one was unconfirmed (see [pleg.Status]) or was corrected.
 //
-// The reason may be too early for an end that the runtime corrects after the acknowledgement. It may
-// also be too early if the runtime corrects it, and removes the container, while the program is away.
+// The reason may be too early if the runtime corrects it after the acknowledgement, or cannot be asked
+// in the two seconds after the end: Follow does not wait for the runtime. It may also be too early if
+// the runtime corrects it, and removes the container, while the program is away.
 //
 // # Errors and kills
 //

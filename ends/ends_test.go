@@ -113,6 +113,19 @@ func (w *world) wait(d time.Duration) {
 	synctest.Wait()
 }
 
+// forget makes the runtime forget how the container of a pod ended.
+func (w *world) forget(uid types.UID) {
+	w.t.Helper()
+	status, err := w.runtime.GetPodStatus(w.t.Context(), w.runtime.Pod(uid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lost := *status.ContainerStatuses[0]
+	lost.ExitCode, lost.Reason, lost.EndUnknown = 255, "Unknown", true
+	status.ContainerStatuses = []*pleg.Status{&lost}
+	w.runtime.SetStatus(uid, status)
+}
+
 // want compares the reports since the last call with the expected ones. There is no order between ends.
 func (w *world) want(reports ...string) {
 	w.t.Helper()
@@ -639,6 +652,36 @@ func TestRepeatedReports(t *testing.T) {
 	}
 }
 
+// A repeated report is confirmed once the runtime's own status shows the end, also if the runtime does
+// not know the code.
+func TestConfirmedWhileOpen(t *testing.T) {
+	for name, unknown := range map[string]bool{"known": false, "unknown": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var last ends.End
+				w.answers(func(_ context.Context, e ends.End) error {
+					last = e
+					return errors.New("refused")
+				})
+				stop := w.agent()
+				w.runtime.EmitExit(pleg.ContainerExit{ContainerID: "cart", ExitCode: 137, FinishedAt: time.Now()})
+				w.wait(time.Minute)
+				if !last.Unconfirmed {
+					w.t.Errorf("%+v", last)
+				}
+				w.runtime.ExitContainer("cart-0", "cart", 137, "Error")
+				if unknown {
+					w.forget("cart-0")
+				}
+				w.wait(3 * time.Minute)
+				if stop(); last.Unconfirmed || last.String() != "default/cart-0 cart (cart) exit 137 Error" {
+					w.t.Errorf("%+v", last)
+				}
+			})
+		})
+	}
+}
+
 // If the runtime does not answer the next agent, a report is repeated as it was.
 func TestRepeatedWithoutRuntime(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -678,24 +721,14 @@ func TestRuntimeIsBehind(t *testing.T) {
 // An end that the runtime does not know has no code. A code that an earlier agent knew is kept.
 func TestUnknownEnds(t *testing.T) {
 	inBubble(t, func(w *world) {
-		forget := func(uid types.UID) {
-			status, err := w.runtime.GetPodStatus(w.t.Context(), w.runtime.Pod(uid))
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			lost := *status.ContainerStatuses[0]
-			lost.ExitCode, lost.Reason, lost.EndUnknown = 255, "Unknown", true
-			status.ContainerStatuses = []*pleg.Status{&lost}
-			w.runtime.SetStatus(uid, status)
-		}
 		w.runtime.SetPod(plegtest.NewPod("search-0", plegtest.Running("search")))
 		stop := w.agent()
 		w.runtime.ExitContainer("search-0", "search", 3, "Error")
 		w.wait(time.Second)
 		stop()
 		w.runtime.ExitContainer("cart-0", "cart", 1, "Error")
-		forget("cart-0")
-		forget("search-0")
+		w.forget("cart-0")
+		w.forget("search-0")
 		var all []ends.End
 		w.answers(func(_ context.Context, e ends.End) error {
 			all = append(all, e)

@@ -79,8 +79,14 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	r = clipReport(r)
 	stuck, failed := failingPods(&r)
 	if isUndecided(&r, stuck, now) {
+		for _, p := range stuck {
+			if p.Failures > 0 { // it has had a problem before
+				failed = append(failed, p)
+			}
+		}
 		stuck = nil
 	}
+	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 	notes := troubles(&r, stuck, failed, now)
 	c := condition{report: r, Condition: Condition{Level: LevelOK, Notes: notes}}
 	switch reason := printable.Text(rounded(r.Reason)) + "."; {
@@ -142,7 +148,7 @@ func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) (s
 }
 
 // failingPods returns the report's pods with stuck inspections, oldest first, and the pods with failed
-// inspections, most failures first.
+// inspections.
 func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
 	for _, f := range r.FailingPods {
 		if f.StuckSince.IsZero() {
@@ -152,7 +158,6 @@ func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
 		}
 	}
 	slices.SortStableFunc(stuck, func(a, b pleg.FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
-	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 	return stuck, failed
 }
 

@@ -107,6 +107,23 @@ func TestStuckInspectionsInWords(t *testing.T) {
 	}
 }
 
+// A pod that has failed before is a problem, even while its next inspection is too young to be blamed.
+func TestFailedBeforeItIsStuck(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-time.Second)
+	for failures, want := range map[int]string{
+		0: "Healthy: 2 pods, the event stream is .",
+		5: "Degraded: the inspection of pod shop/web has failed 5 times: broken.",
+	} {
+		web := pleg.FailingPod{Namespace: "shop", Name: "web", StuckSince: since, Failures: failures, Error: "broken"}
+		report := pleg.HealthReport{
+			Healthy: true, Pods: 2, LastRelist: since, LastAnswer: since, FailingPods: []pleg.FailingPod{web}}
+		if s := plegz.NewCondition(report, now); s.Sentence != want {
+			t.Errorf("%d failures: %+v", failures, s)
+		}
+	}
+}
+
 // If only one inspection is stuck and lists are slow or rare, no sentence says that the runtime answers
 // nothing. If it really answers nothing, no sentence names the pod.
 func TestFirstSecondsInWords(t *testing.T) {

@@ -210,6 +210,32 @@ func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 	}
 }
 
+// Rule 22: an unconfirmed end is settled after ten seconds. The later confirmation is a PodSync, once. A
+// confirmation before that is not.
+func TestRule22LateConfirmation(t *testing.T) {
+	for after, syncs := range map[time.Duration]int{time.Second: 0, 12 * time.Second: 1} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+				time.Sleep(1500 * time.Millisecond)
+				n.EmitExit(exitOf("a1", 137))
+				time.Sleep(after)
+				n.ExitContainer("a", "a1", 137, "Error")
+				time.Sleep(time.Minute)
+				got := 0
+				for _, e := range readStatuses(events) {
+					if e == "a PodSync exited 137 Error" {
+						got++
+					}
+				}
+				if got != syncs {
+					t.Errorf("%d PodSyncs, want %d", got, syncs)
+				}
+			})
+		})
+	}
+}
+
 // Rule 22: the first full list shows a container exited. The pod's first good status settles the
 // container's end. Without a good status, the end is settled after ten seconds. The end stays
 // Initial, is not counted, and may be delivered after OnSynced.

@@ -20,8 +20,9 @@ func (n *node) setEnd(code int, reason string, unknown bool) {
 }
 
 // Rule 35: the code of an exit event replaces an unknown end, and also the code 255. A PodSync
-// contains the new code. OnContainerEnded and the counter use the new code if the event arrives
-// before the end is settled. Later statuses of the same end do not change it back.
+// contains the new code. If the end was settled, another PodSync confirms it. OnContainerEnded and the
+// counter use the new code if the event arrives before the end is settled. Later statuses of the same
+// end do not change it back.
 func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 	type outcome struct {
 		events, handled []string
@@ -38,7 +39,7 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 			[]string{"died a1 unseen", "ended a1 0 Completed"}, map[string]float64{"Completed": 1},
 		}},
 		"unknown, settled": {"Unknown", true, time.Minute, outcome{
-			[]string{"a Died a1 exited 255 Unknown", "a PodSync exited 0 Completed"},
+			[]string{"a Died a1 exited 255 Unknown", "a PodSync exited 0 Completed", "a PodSync exited 0 Completed"},
 			[]string{"died a1 unseen", "ended a1 unseen"}, map[string]float64{"Unknown": 1},
 		}},
 		"255": {"Error", false, time.Second, outcome{
@@ -46,7 +47,7 @@ func TestRule35ExitEventAfterTheRuntimesStatus(t *testing.T) {
 			[]string{"died a1 255 Error", "ended a1 0 Completed"}, map[string]float64{"Completed": 1},
 		}},
 		"255, settled": {"Error", false, time.Minute, outcome{
-			[]string{"a Died a1 exited 255 Error", "a PodSync exited 0 Completed"},
+			[]string{"a Died a1 exited 255 Error", "a PodSync exited 0 Completed", "a PodSync exited 0 Completed"},
 			[]string{"died a1 255 Error", "ended a1 255 Error"}, map[string]float64{"Error": 1},
 		}},
 	} {
