@@ -7,7 +7,7 @@
 //	go run ./cmd/nodes -draw
 //
 // It needs root and Debian's apt-get. CRI-O needs the folder that PLEG_CRIO names. Without KVM, the
-// machines are emulated, and ten to twenty times slower. Then the measured times mean nothing.
+// machines are emulated, and much slower. Then the measured times mean nothing.
 package main
 
 import (
