@@ -36,6 +36,22 @@ const (
 // may fall. At the end, nothing is orphaned, and the agent's statuses match the runtime.
 func TestUnderFire(t *testing.T) {
 	t.Parallel()
+	for i := range 3 {
+		recovered := true
+		t.Run(fmt.Sprint("node ", i), func(t *testing.T) { recovered = underFire(t) })
+		if recovered {
+			return
+		}
+	}
+	t.Error("containerd has not started again, on each of three nodes")
+}
+
+// cannotRecover reports whether the text says that containerd refuses to start. If it is killed while
+// it makes a sandbox, it may have two of one name afterwards: see containerd's issue 9459.
+func cannotRecover(text string) bool { return strings.Contains(text, "failed to reserve sandbox name") }
+
+// underFire runs the test on a node. It returns false if containerd has refused to start.
+func underFire(t *testing.T) (recovered bool) {
 	n := newNode(t)
 	f := &fire{node: n, restarts: map[string]int32{}}
 	for i := range firePods {
@@ -65,10 +81,18 @@ func TestUnderFire(t *testing.T) {
 	}
 	enough()
 	joined.Wait()
+	if slices.ContainsFunc(f.problems, cannotRecover) {
+		return false
+	}
 	// After a kill, containerd may have lost track of a task. It then refuses to remove the task's
 	// container until the next restart of containerd.
 	n.must(n.daemon.Terminate())
-	n.must(n.daemon.Restart(t.Context()))
+	err := n.daemon.Restart(t.Context())
+	if err != nil && cannotRecover(err.Error()) {
+		t.Log(err)
+		return false
+	}
+	n.must(err)
 	for i := range firePods {
 		f.set(i, 0)
 	}
@@ -82,6 +106,7 @@ func TestUnderFire(t *testing.T) {
 	}
 	t.Logf("%d kills of the agent, %d faults of the runtime, %d changes of manifests, %d lists, %d restarts",
 		*fireKills, f.faults, f.changes, f.lists, sumOf(f.restarts))
+	return true
 }
 
 func sumOf(m map[string]int32) (n int32) {
