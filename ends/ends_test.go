@@ -652,7 +652,7 @@ func TestRepeatedReports(t *testing.T) {
 	}
 }
 
-// A repeated report is confirmed once the runtime's own status shows the end, also if the runtime does
+// A repeated report is confirmed once the runtime's own status shows the end, even if the runtime does
 // not know the code.
 func TestConfirmedWhileOpen(t *testing.T) {
 	for name, unknown := range map[string]bool{"known": false, "unknown": true} {

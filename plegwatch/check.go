@@ -104,7 +104,7 @@ func checkAgent(ctx context.Context, address string, now func() time.Time) verdi
 		if report.Level == plegz.LevelWarning {
 			return verdict{exitHealthy, fit("PLEG is healthy, but " + trouble(&report, now()))}
 		}
-		return verdict{exitHealthy, fit("PLEG is healthy: " + countPods(report.Pods))}
+		return verdict{exitHealthy, fit("PLEG is healthy: " + healthreport.Plural(report.Pods, "pod"))}
 	case http.StatusServiceUnavailable:
 		return verdict{exitUnhealthy, fit("PLEG is not healthy: " + trouble(&report, now()))}
 	default:
@@ -217,14 +217,7 @@ func checkRuntime(ctx context.Context, endpoint string, within time.Duration) ve
 	if err != nil {
 		return runtimeTrouble(err, true, "list its pods", within) // it has answered Version
 	}
-	return verdict{exitHealthy, fit("the runtime is healthy: " + countPods(len(pods)))}
-}
-
-func countPods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
+	return verdict{exitHealthy, fit("the runtime is healthy: " + healthreport.Plural(len(pods), "pod"))}
 }
 
 // runtimeTrouble returns the verdict for an error of the runtime. named is true if the runtime's

@@ -77,16 +77,7 @@ type condition struct {
 // names and IDs for the report's calls and failing pods.
 func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) condition {
 	r = clipReport(r)
-	stuck, failed := failingPods(&r)
-	if isUndecided(&r, stuck, now) {
-		for _, p := range stuck {
-			if p.Failures > 0 { // it has had a problem before
-				failed = append(failed, p)
-			}
-		}
-		stuck = nil
-	}
-	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
+	stuck, failed := failingPods(&r, now)
 	notes := troubles(&r, stuck, failed, now)
 	c := condition{report: r, Condition: Condition{Level: LevelOK, Notes: notes}}
 	switch reason := printable.Text(rounded(r.Reason)) + "."; {
@@ -100,7 +91,7 @@ func newCondition(r pleg.HealthReport, pods []*pleg.Pod, now time.Time) conditio
 	case len(notes) > 0:
 		c.Level, c.Sentence, c.Notes = LevelWarning, "Degraded: "+notes[0], notes[1:]
 	default:
-		c.Sentence = fmt.Sprintf("Healthy: %s, the event stream is %s.", plural(r.Pods, "pod"), r.Stream.State)
+		c.Sentence = fmt.Sprintf("Healthy: %s, the event stream is %s.", healthreport.Plural(r.Pods, "pod"), r.Stream.State)
 	}
 	if since, is := unanswered(&r, stuck, now); is {
 		c.away = since
@@ -148,8 +139,9 @@ func unanswered(r *pleg.HealthReport, stuck []pleg.FailingPod, now time.Time) (s
 }
 
 // failingPods returns the report's pods with stuck inspections, oldest first, and the pods with failed
-// inspections.
-func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
+// inspections, most failures first. While it is undecided what is stuck, no pod is; pods that failed
+// before are then among the failed ones.
+func failingPods(r *pleg.HealthReport, now time.Time) (stuck, failed []pleg.FailingPod) {
 	for _, f := range r.FailingPods {
 		if f.StuckSince.IsZero() {
 			failed = append(failed, f)
@@ -158,6 +150,11 @@ func failingPods(r *pleg.HealthReport) (stuck, failed []pleg.FailingPod) {
 		}
 	}
 	slices.SortStableFunc(stuck, func(a, b pleg.FailingPod) int { return a.StuckSince.Compare(b.StuckSince) })
+	if isUndecided(r, stuck, now) {
+		neverFailed := func(f pleg.FailingPod) bool { return f.Failures == 0 }
+		stuck, failed = nil, append(failed, slices.DeleteFunc(stuck, neverFailed)...)
+	}
+	slices.SortStableFunc(failed, func(a, b pleg.FailingPod) int { return cmp.Compare(b.Failures, a.Failures) })
 	return stuck, failed
 }
 
@@ -240,7 +237,7 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 	}
 	if len(failed) > 0 {
 		first := failed[0]
-		say("the inspection of pod %s has failed %s%s: %s.", podText(first), plural(first.Failures, "time"),
+		say("the inspection of pod %s has failed %s%s: %s.", podText(first), healthreport.Plural(first.Failures, "time"),
 			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(rounded(first.Error)))
 	}
 	all = append(all, exitTroubles(r, now)...)

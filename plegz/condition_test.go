@@ -107,7 +107,8 @@ func TestStuckInspectionsInWords(t *testing.T) {
 	}
 }
 
-// A pod that has failed before is a problem, even while its next inspection is too young to be blamed.
+// A pod whose inspections failed before is a problem, even while it is not yet known what its present
+// inspection waits for.
 func TestFailedBeforeItIsStuck(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-time.Second)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubepleg/pleg"
+	"github.com/kubepleg/pleg/internal/healthreport"
 	"github.com/kubepleg/pleg/internal/printable"
 )
 
@@ -81,7 +82,7 @@ func (a *answer) writeHealth(b *bytes.Buffer) {
 		fmt.Fprintf(b, "exit stream      %s\n", stream(r.ExitStream, "report"))
 	}
 	fmt.Fprintf(b, "blocked readers  %d\n", r.BlockedReaders)
-	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, plural(r.Backlog, "pod"))
+	fmt.Fprintf(b, "subscriptions    %d, %s behind\n", r.Subscribers, healthreport.Plural(r.Backlog, "pod"))
 	fmt.Fprintf(b, "recorded since   %s\n", a.RecordingSince.Format(time.RFC3339))
 
 	const heading = "CALL IN FLIGHT\tPOD\tCONTAINER ID\tSANDBOX ID\tSINCE\tFOR"

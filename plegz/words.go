@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/kubepleg/pleg/internal/healthreport"
 )
 
 // others returns a phrase for n more objects in the same state, or "" if n is zero. The argument
@@ -20,19 +22,12 @@ func others(n int, one, many string) string {
 	}
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // have returns a number and a noun, followed by "has" or "have".
 func have(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " has"
 	}
-	return plural(n, noun) + " have"
+	return healthreport.Plural(n, noun) + " have"
 }
 
 func nameOf(namespace, name, uid string) string {

@@ -363,7 +363,7 @@ func TestDeathsByExitEvents(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second) // a late reason or a second report would have come by now
 	w.eachDiedOnce()
-	if unconfirmed < 7 {
+	if unconfirmed < 8 {
 		t.Errorf("%d of 10 deaths were reported by exit events", unconfirmed)
 	}
 	for what, s := range map[string]measure.Samples{

@@ -3,6 +3,7 @@
 package healthreport
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -69,4 +70,12 @@ func Unlisted(object string) (namespace, pod, container string, is bool) {
 		return "", "", "", false
 	}
 	return names[0], names[1], names[2], true
+}
+
+// Plural returns a number and a noun, which gets an "s" if the number is not 1.
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -56,7 +56,8 @@ func (c *Client) WaitReady(ctx context.Context) error {
 	})
 }
 
-// untilDone calls f until f succeeds or ctx ends. Its error includes the last one that ctx did not cause.
+// untilDone calls f until f succeeds or ctx ends. If ctx ends, the error contains the last error that f
+// returned before.
 func untilDone(ctx context.Context, f func() error) error {
 	var last error
 	for {

@@ -213,7 +213,8 @@ func TestRule22LateReasonOfASettledEnd(t *testing.T) {
 // Rule 22: an unconfirmed end is settled after ten seconds. The later confirmation is a PodSync, once. A
 // confirmation before that is not.
 func TestRule22LateConfirmation(t *testing.T) {
-	for after, syncs := range map[time.Duration]int{time.Second: 0, 12 * time.Second: 1} {
+	const died, confirmed = "a Died a1 exited 137 Error", "a PodSync exited 137 Error"
+	for after, sent := range map[time.Duration][]string{time.Second: {died}, 12 * time.Second: {died, confirmed}} {
 		t.Run(after.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, events, _ := watchListing(t, bare("a", plegtest.Running("a1")))
@@ -222,15 +223,7 @@ func TestRule22LateConfirmation(t *testing.T) {
 				time.Sleep(after)
 				n.ExitContainer("a", "a1", 137, "Error")
 				time.Sleep(time.Minute)
-				got := 0
-				for _, e := range readStatuses(events) {
-					if e == "a PodSync exited 137 Error" {
-						got++
-					}
-				}
-				if got != syncs {
-					t.Errorf("%d PodSyncs, want %d", got, syncs)
-				}
+				want(t, "events", readStatuses(events), sent...)
 			})
 		})
 	}

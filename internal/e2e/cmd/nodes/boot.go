@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// machines are the machines of qemu for each processor architecture.
+// machines describes the machine that qemu makes for each processor architecture.
 var machines = map[string]struct {
 	command []string
 	console string // the device
-	// emulated is the processor if it is emulated. It lacks what is slow to emulate, such as
+	// emulated is the processor without KVM. It lacks features that are slow to emulate, such as
 	// pointer authentication by the architecture's own algorithm.
 	emulated string
 }{
@@ -31,9 +31,10 @@ var machines = map[string]struct {
 	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt"}, "ttyAMA0", "max,pauth-impdef=on"},
 }
 
-// quick are kernel arguments for an emulated node. With them and without the processor's slow
-// features, the tests take less than half of the time. Most of that is due to string instructions
-// with the prefix REP, which are emulated one element at a time; the kernel then uses loops.
+// quick contains kernel arguments that make an emulated node faster. Together with the features that the
+// emulated processor lacks, they more than halve the time of the tests. Most of that comes from string
+// instructions with the prefix REP: they are emulated one element at a time, so the kernel uses loops
+// instead. With KVM, the arguments matter little.
 const quick = "clearcpuid=rep_good init_on_alloc=0 hardened_usercopy=off mitigations=off rcupdate.rcu_expedited=1"
 
 // processor returns the options of qemu for an architecture: KVM if it can work, with emulation as
@@ -49,7 +50,8 @@ func processor(arch string) []string {
 	return append(append([]string{"-accel", "kvm"}, emulated...), "max")
 }
 
-// processors returns how many processors a node has: two, or one if more would be more than there are.
+// processors returns the number of processors of a node: two if this machine has enough for all nodes
+// that run at once, else one.
 func processors() int { return max(1, min(2, runtime.NumCPU() / *together)) }
 
 var making sync.Mutex
