@@ -127,14 +127,14 @@ func TestNodeProblemDetector(t *testing.T) {
 				claim(t, rule.Args[last] == "unix://"+sockets[""], "the rule asks containerd")
 				rule.Args[last] = s.Endpoint()
 			}
-			expect(0, "healthy: 1 pods")
+			expect(0, "healthy: 1 pod")
 			// An agent stays healthy for 3 minutes without a list, so this applies to the runtime
 			// only.
 			if !asksAgent {
 				s.Freeze()
 				expect(1, "the runtime does not answer within 4s")
 				s.Thaw()
-				expect(0, "healthy: 1 pods")
+				expect(0, "healthy: 1 pod")
 				s.Down()
 				expect(1, "not healthy")
 			}
