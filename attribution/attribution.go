@@ -82,10 +82,10 @@ type Attributor struct {
 	mu       sync.Mutex
 	searches map[string]*search // by container ID, "" for the next full list; guarded by mu
 	misses   map[string]miss    // searches that found nothing, by container ID; guarded by mu
-	// podLists counts the lists of single pods since second, and fullList is when the newest full
-	// list began; guarded by mu.
-	podLists         int
-	second, fullList time.Time
+	// podLists counts the lists of single pods since second, runningPodLists those that run, and
+	// fullList is when the newest full list began; guarded by mu.
+	podLists, runningPodLists int
+	second, fullList          time.Time
 }
 
 // New returns an Attributor that reads the cache of a generator. The generator must run, and should

@@ -441,6 +441,27 @@ func TestStorm(t *testing.T) {
 	})
 }
 
+// For ten seconds, sixteen callers look up unknown containers of unknown pods. The limit of lists per second
+// includes the full lists that the generator makes for the Attributor.
+func TestConcurrentSearches(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		began := time.Now()
+		var callers sync.WaitGroup
+		for caller := range 16 {
+			callers.Go(func() {
+				for i := 0; time.Since(began) < 10*time.Second; i++ {
+					result, err := n.Cgroup(t.Context(), in(types.UID(fmt.Sprint(caller, "a", i)), id(16*i+caller)))
+					wants(t, "process", unknown, result, err)
+				}
+			})
+		}
+		callers.Wait()
+		if pod, all := n.Calls(plegtest.GetPod), n.Calls(plegtest.GetPods); pod > 120 || all > 12 {
+			t.Errorf("%d pod lists and %d full lists in %v", pod, all, time.Since(began))
+		}
+	})
+}
+
 // Unknown containers are forgotten when there are too many of them.
 func TestUnknownContainersAreBounded(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {

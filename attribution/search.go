@@ -17,8 +17,10 @@ const (
 	missFor = 10 * time.Second
 	// maxMisses is how many such searches are remembered.
 	maxMisses = 10_000
-	// maxPodLists is how many lists of single pods may begin in a second. Other searches share a full list.
-	maxPodLists = 10
+	// maxPodLists is how many lists of single pods may begin in a second, and podListsAtOnce how many may
+	// run at once. Other searches share a full list. The generator answers too many requests at once
+	// with a full list, too (rule 10), which must not come on top of the Attributor's own.
+	maxPodLists, podListsAtOnce = 10, 4
 	// listTimeout is how long a search waits for its list. It is longer than the generator lets a
 	// stuck inspection delay Relist.
 	listTimeout = 2 * time.Second
@@ -132,20 +134,29 @@ func (a *Attributor) miss(id string, m miss) {
 	a.misses[id] = m
 }
 
-// mayListPod reports whether another list of a single pod may begin in this second, and counts it.
+// mayListPod reports whether another list of a single pod may begin now, and counts it.
 func (a *Attributor) mayListPod(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.Sub(a.second) >= time.Second {
 		a.second, a.podLists = now, 0
 	}
+	if a.podLists >= maxPodLists || a.runningPodLists >= podListsAtOnce {
+		return false
+	}
 	a.podLists++
-	return a.podLists <= maxPodLists
+	a.runningPodLists++
+	return true
 }
 
 // listPod waits for a list of the pod that begins after now, and for the inspection of a changed
-// pod. It fails only if it does not get them in time.
+// pod. It fails only if it does not get them in time. mayListPod must have returned true.
 func (a *Attributor) listPod(ctx context.Context, uid types.UID, now time.Time) error {
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.runningPodLists--
+	}()
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	if _, _, err := a.generator.Cache().LookupNewerThan(ctx, uid, now); ctx.Err() != nil {
