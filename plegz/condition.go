@@ -165,12 +165,13 @@ func isSilent(r *pleg.HealthReport, now time.Time) bool {
 		now.Sub(r.LastAnswer) > healthreport.SlowCall
 }
 
-// adviceFor returns what to do about stuck pods, while the runtime answers some calls.
-func adviceFor(r *pleg.HealthReport) string {
+// withAdvice adds what to do about stuck pods, while the runtime answers some calls. more counts the
+// pods that are not named.
+func withAdvice(r *pleg.HealthReport, more string) string {
 	if healthreport.InspectsNone(r) {
-		return ": restart the runtime"
+		return more + ": restart the runtime"
 	}
-	return ": repair or end it"
+	return ": repair or end it" + more // the named one
 }
 
 // troubles returns the problems in a report, worst first, with one sentence each. If the runtime
@@ -220,27 +221,27 @@ func troubles(r *pleg.HealthReport, stuck, failed []pleg.FailingPod, now time.Ti
 			say("the last list failed: %s.", text)
 		}
 	}
+	exits := exitTroubles(r, now)
 	if len(stuck) > 0 {
-		first, advice, effect := stuck[0], "", ""
+		first, more, effect := stuck[0], others(len(stuck)-1, "pod is stuck", "pods are stuck"), ""
 		if now.Sub(first.StuckSince) > healthreport.SlowCall { // until then, the runtime itself may be stuck
-			advice = adviceFor(r)
+			more = withAdvice(r, more)
 		}
 		switch {
 		case healthreport.InspectsNone(r):
 			effect = "; no pod can be inspected"
-		case r.StuckRelist == nil && r.RelistError == "" && r.Pods > len(stuck):
+		case r.StuckRelist == nil && r.RelistError == "" && len(failed)+len(exits) == 0 && r.Pods > len(stuck):
 			effect = "; other pods are not affected"
 		}
 		text, attempt := stuckObject(r, first)
-		say("%s has been stuck since %s%s%s%s.", text, forLong(first.StuckSince, attempt, now), advice,
-			others(len(stuck)-1, "pod is stuck", "pods are stuck"), effect)
+		say("%s has been stuck since %s%s%s.", text, forLong(first.StuckSince, attempt, now), more, effect)
 	}
 	if len(failed) > 0 {
 		first := failed[0]
 		say("the inspection of pod %s has failed %s%s: %s.", podText(first), healthreport.Plural(first.Failures, "time"),
 			others(len(failed)-1, "pod fails", "pods fail"), printable.Text(rounded(first.Error)))
 	}
-	all = append(all, exitTroubles(r, now)...)
+	all = append(all, exits...)
 	if r.Stream.State == pleg.StreamBroken {
 		say("the event stream has not been connected since %s; changes are found by the next relist.", brokenSince(r.Stream))
 	}
@@ -288,8 +289,8 @@ func stuckList(r *pleg.HealthReport, suspects []pleg.FailingPod, now time.Time) 
 		text, more = printable.Text(unlisted[0].Object), others(len(unlisted)-1, "container is stuck", "containers are stuck")
 	}
 	if text != "" {
-		return fmt.Sprintf("%s has blocked the lists since %s%s%s%s",
-			text, listsSince(r, since, since, now), adviceFor(r), more, effect)
+		return fmt.Sprintf("%s has blocked the lists since %s%s%s",
+			text, listsSince(r, since, since, now), withAdvice(r, more), effect)
 	}
 	list, attempt := "the list", since
 	if call, is := openList(r); is {

@@ -42,7 +42,7 @@ func TestSentence(t *testing.T) {
 		expect("warning", "Degraded: the inspection of pod shop/b has failed ")
 		n.Block(plegtest.GetPodStatus, a)
 		n.ExitContainer(a, "a", 1, "Error")
-		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s); other pods are not ")
+		expect("warning", "Degraded: pod shop/a has been stuck since 00:00:05 UTC on 1 Jan (for 2.0 s).")
 		if s := n.state(); len(s.Notes) != 1 || !strings.Contains(s.Notes[0], "shop/b") || s.Pods[0].State != "stuck" ||
 			s.Pods[1].State != "failing" {
 			t.Errorf("notes %q, pods %+v", s.Notes, s.Pods)
@@ -74,7 +74,7 @@ func TestStuckInspectionsInWords(t *testing.T) {
 	}{
 		{3, 3, 20 * time.Second, false, "Degraded: ", ": repair or end it, and 2 more pods are stuck."},
 		{3, 3, 4 * time.Minute, false, "Not healthy: ",
-			": restart the runtime, and 2 more pods are stuck; no pod can be inspected."},
+			", and 2 more pods are stuck: restart the runtime; no pod can be inspected."},
 		{3, 2, 4 * time.Minute, false, "Degraded: ",
 			": repair or end it, and one more pod is stuck; other pods are not affected."},
 		{1, 1, 4 * time.Minute, false, "Degraded: ", ": repair or end it."},
@@ -121,6 +121,31 @@ func TestFailedBeforeItIsStuck(t *testing.T) {
 			Healthy: true, Pods: 2, LastRelist: since, LastAnswer: since, FailingPods: []pleg.FailingPod{web}}
 		if s := plegz.NewCondition(report, now); s.Sentence != want {
 			t.Errorf("%d failures: %+v", failures, s)
+		}
+	}
+}
+
+// Beside a stuck pod, the sentence does not say that other pods are not affected if a note says that one is.
+func TestAffectedBesideAStuckPod(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-20 * time.Second)
+	web := pleg.FailingPod{Namespace: "shop", Name: "web", StuckSince: since}
+	api := pleg.FailingPod{Namespace: "shop", Name: "api", Failures: 5, Error: "broken"}
+	exit := pleg.UnconfirmedExit{Namespace: "shop", Name: "api", Container: "app", Since: since}
+	for name, tt := range map[string]struct {
+		failing []pleg.FailingPod
+		exits   []pleg.UnconfirmedExit
+		end     string
+		notes   int
+	}{
+		"alone":              {nil, nil, ": repair or end it; other pods are not affected.", 0},
+		"a failing pod":      {[]pleg.FailingPod{api}, nil, ": repair or end it.", 1},
+		"an unconfirmed end": {nil, []pleg.UnconfirmedExit{exit}, ": repair or end it.", 1},
+	} {
+		c := plegz.NewCondition(pleg.HealthReport{Healthy: true, Pods: 3, LastRelist: now, LastAnswer: now,
+			FailingPods: append(tt.failing, web), UnconfirmedExits: tt.exits}, now)
+		if !strings.HasSuffix(c.Sentence, tt.end) || len(c.Notes) != tt.notes {
+			t.Errorf("%s: %+v", name, c)
 		}
 	}
 }
