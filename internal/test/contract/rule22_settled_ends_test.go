@@ -229,6 +229,33 @@ func TestRule22LateConfirmation(t *testing.T) {
 	}
 }
 
+// Rule 22: a subscriber that begins after an end was settled gets the PodSync of the confirmation, too. One that
+// reads both only afterwards gets the confirmed end alone.
+func TestRule22LateConfirmationOfASettledEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _, _ := watchListing(t, bare("a", plegtest.Running("a1")))
+		slow := n.g.Subscribe(t.Context(), pleg.WithCapacity(-1))
+		time.Sleep(1500 * time.Millisecond)
+		n.EmitExit(exitOf("a1", 137))
+		time.Sleep(12 * time.Second)
+		late := n.g.Subscribe(t.Context())
+		n.ExitContainer("a", "a1", 137, "Error")
+		time.Sleep(time.Minute)
+		want(t, "late", readStatuses(late), "a Died a1 exited 137 Error", "a PodSync exited 137 Error")
+		var read []string
+		for range 2 {
+			read = append(read, withStatus(<-slow))
+		}
+		synctest.Wait()
+		select {
+		case e := <-slow:
+			read = append(read, withStatus(e))
+		default:
+		}
+		want(t, "slow", read, "a Started a1 running", "a Died a1 exited 137 Error")
+	})
+}
+
 // Rule 22: the first full list shows a container exited. The pod's first good status settles the
 // container's end. Without a good status, the end is settled after ten seconds. The end stays
 // Initial, is not counted, and may be delivered after OnSynced.
