@@ -19,7 +19,8 @@ import (
 )
 
 // keepFolders keeps a folder for each listed pod, with the UID as its name, until ctx ends. It removes
-// other folders. The runtime may lose a pod that the kubelet makes again: known asks the kubelet.
+// other folders. The runtime may lose a pod that the kubelet makes again: known asks the kubelet, and
+// fails until the kubelet knows its pods.
 func keepFolders(ctx context.Context, g *pleg.GenericPLEG, root *os.Root, known func(types.UID) (bool, error)) error {
 	workers := podworkers.New(g, podworkers.Options{
 		Sync: func(ctx context.Context, pod *pleg.PodStatus, exists bool) (_ podworkers.Result, err error) {

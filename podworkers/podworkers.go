@@ -47,8 +47,8 @@ type Result struct {
 	// time is real time. Zero or less means no limit. If After is positive, the worker waits even if
 	// its pod is gone. If the runtime was away in between, the status may be the same as before. For
 	// a back-off per container, After is what is left of the wait since the container's FinishedAt or,
-	// if that is unknown, since the last attempt. client-go's flowcontrol.Backoff computes such waits,
-	// with the name of the container as the key.
+	// if that is unknown, since the last attempt. client-go's flowcontrol.Backoff computes such waits;
+	// the key is the pod's UID and the container's name.
 	After time.Duration
 	// Done is true if the worker must end although its pod exists. After is then ignored. If an
 	// event or Wake came after the worker had read the status, the worker calls Sync again instead.
