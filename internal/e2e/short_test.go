@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/kubepleg/pleg"
@@ -188,7 +189,7 @@ func (n *node) called(codes map[string]int, want shortCalls, watchers ...*shortW
 	}
 }
 
-// If containers live 20 ms and are removed 200 ms after their start, exit events report all of
+// If containers live 20 ms and are removed about 200 ms after their start, exit events report all of
 // them. Without exit events, the test only logs the counts.
 func TestShortLives(t *testing.T) {
 	n := newBareNode(t)
@@ -197,14 +198,18 @@ func TestShortLives(t *testing.T) {
 	life := func(int) time.Duration { return 20 * time.Millisecond }
 	codes := n.runShort(*shortLives, life, func(id string) error {
 		time.Sleep(200 * time.Millisecond)
-		err := n.client.Remove(n.ctx, id)
-		// On a busy machine, containerd may still regard the container as running, and refuse to
-		// remove it.
-		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
-			time.Sleep(10 * time.Millisecond)
-			err = n.client.Remove(n.ctx, id)
+		// On a busy machine, the container may still run. The removal would then kill it.
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			r, err := n.client.ContainerStatus(n.ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+			switch {
+			case err != nil:
+				return err
+			case r.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED:
+				return n.client.Remove(n.ctx, id)
+			case time.Now().After(deadline):
+				return fmt.Errorf("container %.12s still runs", id)
+			}
 		}
-		return err
 	})
 	want := shortCalls{created: 1, started: 1, died: 1, ended: 1, removed: 1}
 	n.called(codes, want, both)
