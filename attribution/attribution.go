@@ -79,13 +79,13 @@ type Attributor struct {
 	// inHost is true if this program is in the host's cgroup namespace.
 	inHost bool
 
-	mu       sync.Mutex
-	searches map[string]*search // by container ID, "" for the next full list; guarded by mu
-	misses   map[string]miss    // searches that found nothing, by container ID; guarded by mu
-	// podLists counts the lists of single pods since second, runningPodLists those that run, and
-	// fullList is when the newest full list began; guarded by mu.
-	podLists, runningPodLists int
-	second, fullList          time.Time
+	mu              sync.Mutex
+	searches        map[string]*search // by container ID, "" for the next full list; guarded by mu
+	misses          map[string]miss    // searches that found nothing, by container ID; guarded by mu
+	second          time.Time          // when the present period of one second began; guarded by mu
+	podLists        int                // pod lists that began in this period; guarded by mu
+	runningPodLists int                // pod lists that have not ended; guarded by mu
+	fullList        time.Time          // when the newest full list began; guarded by mu
 }
 
 // New returns an Attributor that reads the cache of a generator. The generator must run, and should

@@ -441,8 +441,8 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// For ten seconds, sixteen callers look up unknown containers of unknown pods. The limit of lists per second
-// includes the full lists that the generator makes for the Attributor.
+// For ten seconds, sixteen callers look up unknown containers, each in another pod. The Attributor's
+// limit of lists per second also holds for full lists that the generator makes because of its requests.
 func TestConcurrentSearches(t *testing.T) {
 	onNode(t, func(t *testing.T, n *node) {
 		began := time.Now()

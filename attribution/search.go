@@ -17,10 +17,11 @@ const (
 	missFor = 10 * time.Second
 	// maxMisses is how many such searches are remembered.
 	maxMisses = 10_000
-	// maxPodLists is how many lists of single pods may begin in a second, and podListsAtOnce how many may
-	// run at once. Other searches share a full list. The generator answers too many requests at once
-	// with a full list, too (rule 10), which must not come on top of the Attributor's own.
-	maxPodLists, podListsAtOnce = 10, 4
+	// maxPodLists is how many pod lists may begin in a second. Other searches share a full list.
+	maxPodLists = 10
+	// podListsAtOnce is how many pod lists may run at once. If more than eight run, the generator makes
+	// a full list (rule 10), in addition to those of listAll.
+	podListsAtOnce = 4
 	// listTimeout is how long a search waits for its list. It is longer than the generator lets a
 	// stuck inspection delay Relist.
 	listTimeout = 2 * time.Second
@@ -134,7 +135,8 @@ func (a *Attributor) miss(id string, m miss) {
 	a.misses[id] = m
 }
 
-// mayListPod reports whether another list of a single pod may begin now, and counts it.
+// mayListPod reports whether another pod list may begin now, and counts it. If it returns true, the
+// caller must call listPod.
 func (a *Attributor) mayListPod(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,7 +152,7 @@ func (a *Attributor) mayListPod(now time.Time) bool {
 }
 
 // listPod waits for a list of the pod that begins after now, and for the inspection of a changed
-// pod. It fails only if it does not get them in time. mayListPod must have returned true.
+// pod. It fails only if it does not get them in time.
 func (a *Attributor) listPod(ctx context.Context, uid types.UID, now time.Time) error {
 	defer func() {
 		a.mu.Lock()

@@ -165,13 +165,13 @@ func isSilent(r *pleg.HealthReport, now time.Time) bool {
 		now.Sub(r.LastAnswer) > healthreport.SlowCall
 }
 
-// withAdvice adds what to do about stuck pods, while the runtime answers some calls. more counts the
-// pods that are not named.
+// withAdvice returns what to do about stuck pods while the runtime answers some calls, and the text more,
+// which counts the pods that the sentence does not name.
 func withAdvice(r *pleg.HealthReport, more string) string {
 	if healthreport.InspectsNone(r) {
 		return more + ": restart the runtime"
 	}
-	return ": repair or end it" + more // the named one
+	return ": repair or end it" + more // the advice is about the pod that is named
 }
 
 // troubles returns the problems in a report, worst first, with one sentence each. If the runtime

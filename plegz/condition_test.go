@@ -125,7 +125,8 @@ func TestFailedBeforeItIsStuck(t *testing.T) {
 	}
 }
 
-// Beside a stuck pod, the sentence does not say that other pods are not affected if a note says that one is.
+// If a pod is stuck and a note reports a problem of another pod, the sentence does not say that other pods
+// are not affected.
 func TestAffectedBesideAStuckPod(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-20 * time.Second)
